@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reward_plugin.engines.base import ScriptedEngine
-    from reward_plugin.reward import RubricReward, Score
+    from reward_plugin.reward import RubricReward
     from reward_plugin.rubric import Criterion, Gate, Rubric
+    from reward_plugin.scores import Score
     from reward_plugin.verdicts import Verdict
 
     rubric_reward: RubricReward
@@ -18,7 +19,7 @@ _HOME = {
     "Gate": "reward_plugin.rubric",
     "Rubric": "reward_plugin.rubric",
     "RubricReward": "reward_plugin.reward",
-    "Score": "reward_plugin.reward",
+    "Score": "reward_plugin.scores",
     "ScriptedEngine": "reward_plugin.engines.base",
     "Verdict": "reward_plugin.verdicts",
 }

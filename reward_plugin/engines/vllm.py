@@ -41,7 +41,7 @@ def cpu_dtype() -> str:
 
 def cpu_environment() -> dict[str, str]:
     """Return the environment that vLLM on the CPU wants, where the user has not set it: cache size and all cores."""
-    wanted = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "WARNING"}
+    wanted = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
@@ -86,6 +86,8 @@ class VllmEngine:
             return _STARTED[self.model]
         source = model_source(self.model)
         try:
+            import torch
+
             os.environ.update(cpu_environment())
             from vllm import LLM
         except ImportError as error:
@@ -93,13 +95,16 @@ class VllmEngine:
                 f"engine {self.name}: vLLM cannot be imported ({error}); install reward-plugin[vllm] for a GPU or "
                 f"reward-plugin[cpu], or use hf:{self.model}"
             ) from error
+        threads = torch.get_num_threads()
         try:
-            llm = LLM(source, **(engine_arguments() | self.arguments))
+            llm = LLM(source, **(engine_arguments() | {"use_tqdm_on_load": False} | self.arguments))
         except Exception as error:  # vLLM raises whatever its parts raise
             raise EngineError(
                 f"engine {self.name}: vLLM did not start: {error}; its log is above (a GPU that is full: lower "
                 "gpu_memory_utilization, or give the verifier a server of its own)"
             ) from error
+        finally:
+            torch.set_num_threads(threads)  # vLLM sets 1 for the whole process; a trainer here needs its own
         _STARTED[self.model] = llm
         return llm
 

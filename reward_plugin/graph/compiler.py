@@ -15,7 +15,7 @@ def compile_rubric(rubric: Rubric, weights: Mapping[str, float]) -> Program:
 
     >>> rubric = Rubric.parse([{"id": "a", "text": "A"}, {"id": "b", "text": "B", "gate": "veto"}])
     >>> [node.op for node in compile_rubric(rubric, {"a": 1.0}).order]
-    ['criterion', 'condition', 'weighted_mean', 'veto']
+    ['condition', 'criterion', 'weighted_mean', 'veto']
     """
     contributing = sorted(criterion.id for criterion in rubric.contributing)
     if sorted(weights) != contributing:

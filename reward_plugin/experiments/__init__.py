@@ -1,0 +1,1 @@
+"""What is made from a finished run: its report."""
