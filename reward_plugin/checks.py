@@ -12,7 +12,8 @@ from reward_plugin.errors import InvalidRubric
 REGEX_SECONDS = 1.0
 """A pattern that runs longer on one completion is given up: the policy writes the text that it backtracks over."""
 
-_SENTENCE_END = regex.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|[。！？]+")
+# A run is tried from its start only: one of a million dots must not cost the square of it
+_SENTENCE_END = regex.compile(r"(?<![.!?…。！？])[.!?…。！？]++[\"'”’)\]]*+(?=\s|$)|[。！？]+")
 
 
 def words(text: str) -> int:
@@ -93,6 +94,9 @@ class Check:
     kind: str
     argument: int | bool | str | tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "argument", _argument(self.kind, self.argument))
+
     @classmethod
     def parse(cls, value: object) -> "Check":
         """Return the check written as a mapping of one kind to its argument."""
@@ -107,7 +111,7 @@ class Check:
                 "write one criterion for each"
             )
         [(kind, argument)] = given.items()
-        return cls(str(kind), _argument(str(kind), argument))
+        return cls(str(kind), argument)
 
     def decide(self, text: str) -> bool:
         """Return whether `text` passes. Raises `TimeoutError` for a pattern that takes over a second on it."""
@@ -127,7 +131,8 @@ def _argument(kind: str, value: object) -> int | bool | str | tuple[str, ...]:
             raise InvalidRubric(f"check: {kind} takes a whole number of 0 or more; got {value!r}")
         return int(value)
     if kind in ("contains", "contains_any", "not_contains"):
-        needles = (value,) if isinstance(value, str) else value
+        # A numpy array is how Parquet lists arrive through pandas
+        needles = (value,) if isinstance(value, str) else value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(needles, list | tuple) or not needles or not all(isinstance(n, str) and n for n in needles):
             raise InvalidRubric(f"check: {kind} takes a non-empty string or a list of them; got {value!r}")
         return tuple(needles)

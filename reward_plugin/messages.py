@@ -20,9 +20,9 @@ def prompt_text(prompt: object, row: int = 0) -> str:
     if isinstance(prompt, str):
         return prompt
     messages = _messages(prompt, "prompts", row)
-    if len(messages) == 1 and messages[0].get("role", "user") == "user":
+    if len(messages) == 1 and (messages[0].get("role") or "user") == "user":
         return _content(messages[0], "prompts", row)
-    return "\n\n".join(f"{message.get('role', 'user')}: {_content(message, 'prompts', row)}" for message in messages)
+    return "\n\n".join(f"{message.get('role') or 'user'}: {_content(message, 'prompts', row)}" for message in messages)
 
 
 def completion_text(completion: object, row: int = 0) -> str:
@@ -35,7 +35,7 @@ def completion_text(completion: object, row: int = 0) -> str:
     """
     if isinstance(completion, str):
         return strip_reasoning(completion)
-    spoken = [m for m in _messages(completion, "completions", row) if m.get("role", "assistant") == "assistant"]
+    spoken = [m for m in _messages(completion, "completions", row) if (m.get("role") or "assistant") == "assistant"]
     return strip_reasoning(_content(spoken[-1], "completions", row)) if spoken else ""
 
 

@@ -32,7 +32,7 @@ def choice_probabilities(reply: Reply, choices: Sequence[str]) -> dict[str, floa
         if form in mass:
             mass[form] += math.exp(logprob)
     total = sum(mass.values())
-    if total < MASS_FLOOR:
+    if not total >= MASS_FLOOR:  # NaN included
         raise Unusable("no_answer")
     return {choice: one / total for choice, one in mass.items()}
 

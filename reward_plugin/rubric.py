@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -83,7 +83,7 @@ class Criterion:
             raise InvalidRubric(f"criterion {self.id!r}: the id is a non-empty string")
         if not isinstance(self.text, str) or not self.text.strip():
             raise InvalidRubric(f"criterion {self.id!r}: expected a non-empty text; got {self.text!r}")
-        if not _is_number(self.weight) or not math.isfinite(self.weight) or self.weight <= 0:
+        if not _is_number(self.weight) or not 0 < self.weight <= sys.float_info.max:
             hint = "; say what a good response does instead, or use gate: veto" if _negative(self.weight) else ""
             raise InvalidRubric(
                 f"criterion {self.id!r}: the weight is a finite number over 0; got {self.weight!r}{hint}"
@@ -190,10 +190,10 @@ class Rubric:
         try:
             value = _from_json(text) if path.suffix == ".json" else yaml.safe_load(text)
             return cls.parse(value if value is not None else [])
-        except yaml.YAMLError as error:
-            raise InvalidRubric(f"rubric file {path}: not YAML: {' '.join(str(error).split())}") from error
         except InvalidRubric as error:
             raise InvalidRubric(f"rubric file {path}: {error}") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that does not exist
+            raise InvalidRubric(f"rubric file {path}: not YAML: {' '.join(str(error).split())}") from error
 
     def record(self) -> dict[str, object]:
         """Return the rubric as the mapping that `parse` takes."""

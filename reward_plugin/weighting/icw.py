@@ -3,6 +3,7 @@
 arXiv 2610.19915, steps 1 to 4: compare, encode, weigh, check the consistency.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ class Icw:
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 1:
+        if not 1 <= self.alpha < math.inf:
             raise InvalidInput(f"alpha is the ratio that a preference stands for, 1 or more; got {self.alpha!r}")
 
     def weigh(self, items: Sequence[tuple[str, Rubric]]) -> list[Weights]:
