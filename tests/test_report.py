@@ -6,7 +6,8 @@ import pytest
 from reward_plugin.canonical import digest
 from reward_plugin.errors import InvalidInput
 from reward_plugin.experiments import charts
-from reward_plugin.experiments.report import SHOWN, TEXT, Trace, sample, sentence, why, write_report
+from reward_plugin.experiments.reading import SHOWN, Trace, sample
+from reward_plugin.experiments.report import TEXT, sentence, why, write_report
 from reward_plugin.graph import compile_rubric, run
 from reward_plugin.rubric import Rubric
 from reward_plugin.scores import trace_record, unknown_reason

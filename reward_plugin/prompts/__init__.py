@@ -11,8 +11,8 @@ from reward_plugin.engines.base import Message
 
 # Chat templates and tokenizers read these as the end of a turn or a text
 _SPECIAL = re.compile(
-    r"<(?=[|｜][^<>\s]{1,40}>|[^<>\s]{1,40}[|｜]>"  # <|im_end|>, <｜User｜>, <|turn>, <turn|>
-    r"|/?[a-z]+(?:_[a-z\d]+)+>"  # <start_of_turn>, <fim_prefix>, <repo_name>
+    r"<(?=[|｜][^<>\s]{1,40}>|[^<>\s]{1,40}[|｜]>"  # ChatML, Llama 3; DeepSeek (a full-width bar); Gemma 4
+    r"|/?[a-z]+(?:_[a-z\d]+)+>"  # Gemma, code models
     r"|/?(?:s|[be]os|[es]op|pad|unk|mask|reponame|filename|think(?:ing)?|(?:begin|end|start)[a-z]*)>|/?SYS>>)"
     r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_[A-Z]+|IMG(?:_[A-Z]+)?|THINK|gMASK)\])",
     re.IGNORECASE,
