@@ -16,6 +16,9 @@ class Score:
     `value` lies in [0, 1], or is None when it could not be known; `why` then says so. `bounds` are the lowest and highest
     value that the verdicts allow. `weights` sum to 1; `bound` names the gates that changed the score. `trace` replays to
     the same value without a model (`reward_plugin.graph.replay`).
+
+    >>> Score(0.6, weights={"a": 0.6, "b": 0.4}, verdicts={"a": Verdict.of(True), "b": Verdict.of(False)}).explanation
+    '0.600: met a (0.60); missed b (0.40)'
     """
 
     value: float | None
@@ -28,11 +31,7 @@ class Score:
 
     @property
     def explanation(self) -> str:
-        """One line: the value, what was met and missed with its weight, which gate bound, what is unknown.
-
-        >>> Score(0.6, weights={"a": 0.6, "b": 0.4}, verdicts={"a": Verdict.of(True), "b": Verdict.of(False)}).explanation
-        '0.600: met a (0.60); missed b (0.40)'
-        """
+        """One line: the value, what was met and missed with its weight, which gate bound, what is unknown."""
         if not self.verdicts:
             return f"no score: {self.why}"
         groups: dict[str, list[str]] = {"met": [], "missed": [], "unknown": []}

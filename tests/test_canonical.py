@@ -41,11 +41,10 @@ def test_same_content_has_the_same_digest(one: object, other: object) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(True, 1), (False, 0), (None, "null"), ("1", 1), ([1, 2], [2, 1]), (0.1, 0.1 + 2e-17), ("é", "e\u0301"), ({}, [])],
+    [(True, 1), (False, 0), (None, "null"), ("1", 1), ([1, 2], [2, 1]), (0.1, 0.1000001), ("é", "e\u0301"), ({}, [])],
 )
-def test_other_content_has_another_form(one: object, other: object) -> None:
-    """Unless the two are the same number."""
-    assert (canonical_json(one) == canonical_json(other)) is (type(one) is float and one == other)
+def test_other_content_has_another_digest(one: object, other: object) -> None:
+    assert digest(one) != digest(other)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [{"a": float("-inf")}]])

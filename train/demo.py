@@ -20,7 +20,9 @@ from typing import Any
 # Both say what the demo says better, at length
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("PYTHONWARNINGS", "ignore")
+os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import numpy as np
 import torch
@@ -32,10 +34,9 @@ from trl import GRPOConfig, ModelConfig, TrlParser
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reward_plugin.experiments.report import write_report
-
 from reward_plugin import Rubric, RubricReward, Score, jsonl
 from reward_plugin.errors import InvalidInput, RewardPluginError
+from reward_plugin.experiments.report import write_report
 from train.grpo import RubricArguments, build_trainer
 from train.prepare import prepare
 
@@ -48,6 +49,7 @@ class DemoArguments(RubricArguments):
     """What the demo adds."""
 
     prompts: str = field(default="configs/demo/prompts.jsonl", metadata={"help": "JSONL with a split a line."})
+    system: str = field(default="Answer in one short sentence.", metadata={"help": "System message of every prompt."})
     heldout_samples: int = field(default=4, metadata={"help": "Answers a held-out prompt, before and after."})
 
 
@@ -186,15 +188,16 @@ def data(arguments: DemoArguments, run: Path) -> list[dict[str, Any]]:
     if not split["train"] or not split["heldout"]:
         raise InvalidInput(f"{arguments.prompts}: expected lines with split train and lines with split heldout")
     Path(arguments.dataset).parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(row) + "\n" for row in prepare(split["train"], None))
+    lines = "".join(json.dumps(row) + "\n" for row in prepare(split["train"], system=arguments.system))
     Path(arguments.dataset).write_text(lines, encoding="ascii")
     console.print(f"{len(split['train'])} training prompts, {len(split['heldout'])} held out")
-    return prepare(split["heldout"], None)
+    return prepare(split["heldout"], system=arguments.system)
 
 
 def main() -> None:
     """Run the demo."""
     started = time.perf_counter()
+    transformers.utils.logging.disable_progress_bar()
     arguments, config, model = TrlParser((DemoArguments, GRPOConfig, ModelConfig)).parse_args_and_config()
     run = Path(config.output_dir)
     if run.is_dir() and (run / "traces.jsonl").exists():

@@ -20,8 +20,13 @@ from reward_plugin.errors import InvalidInput, RewardPluginError
 from reward_plugin.messages import prompt_text
 
 
-def prepare(rows: list[tuple[str, Any]], shared: Rubric | None) -> list[dict[str, Any]]:
-    """Return the rows with `prompt` as messages and `rubric` as JSON. `rows` pairs each value with where it stands."""
+def prepare(
+    rows: list[tuple[str, Any]], shared: Rubric | None = None, system: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows with `prompt` as messages and `rubric` as JSON. `rows` pairs each value with where it stands.
+
+    `system` becomes the first message of every prompt. Raises `InvalidInput` naming the row.
+    """
     prepared = []
     for where, value in rows:
         if not isinstance(value, dict) or "prompt" not in value:
@@ -34,7 +39,9 @@ def prepare(rows: list[tuple[str, Any]], shared: Rubric | None) -> list[dict[str
         if rubric is None:
             raise InvalidInput(f"{where}: no 'rubric'; add one or pass --rubric FILE")
         prompt = value["prompt"]
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        if system is not None:
+            messages = [{"role": "system", "content": system}, *messages]
         prepared.append({**value, "prompt": messages, "rubric": json.dumps(rubric.record())})
     return prepared
 
@@ -43,6 +50,7 @@ def main(
     source: Annotated[Path, typer.Argument(help="JSONL with `prompt`, and perhaps `rubric`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The data set to write.")],
     rubric: Annotated[Path | None, typer.Option(help="Rubric for every line without its own.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message for every prompt.")] = None,
     where: Annotated[str | None, typer.Option(help="Only lines whose field has this value: field=value.")] = None,
 ) -> None:
     """Write the data set."""
@@ -53,7 +61,7 @@ def main(
         rows = [(place, row) for place, row in rows if isinstance(row, dict) and str(row.get(name)) == wanted]
     if not rows:
         raise InvalidInput(f"{source}: no lines{f' with {where}' if where else ''}; expected one JSON object a prompt")
-    lines = "".join(json.dumps(row) + "\n" for row in prepare(rows, shared))
+    lines = "".join(json.dumps(row) + "\n" for row in prepare(rows, shared, system))
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".partial")
     partial.write_text(lines, encoding="ascii")
