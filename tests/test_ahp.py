@@ -14,7 +14,9 @@ from reward_plugin.weighting.ahp import RANDOM_INDEX, comparison_matrix, inconsi
 from .strategies import alphas, rankings, reciprocal_matrices
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "ahp"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA.name}: the published matrices are not on this machine")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"{DATA.name}: the published matrices are not on this machine"
+)
 SLOW = settings(deadline=None, max_examples=60)
 
 
@@ -23,12 +25,16 @@ def test_published_matrices() -> None:
     """Weights to the published digit, the consistency ratio too where its table is one of ours."""
     checked = 0
     for entry in json.loads((DATA / "published_matrices.json").read_text()):
-        result = priorities(entry["matrix"], random_index=entry["ri_table"] if entry["ri_table"] in RANDOM_INDEX else "saaty1980")
+        result = priorities(
+            entry["matrix"], random_index=entry["ri_table"] if entry["ri_table"] in RANDOM_INDEX else "saaty1980"
+        )
         error = np.abs(result.weights - entry["weights"]).max()
 
         assert error <= max(0.5 * 10 ** -entry["weights_digits"], entry["max_abs_weight_error"]) + 1e-9, entry["name"]
         if entry["cr"] is not None and entry["ri_table"] in RANDOM_INDEX:
-            assert result.consistency_ratio == pytest.approx(entry["cr"], abs=0.51 * 10 ** -entry["cr_digits"]), entry["name"]
+            assert result.consistency_ratio == pytest.approx(entry["cr"], abs=0.51 * 10 ** -entry["cr_digits"]), entry[
+                "name"
+            ]
             checked += 1
         if entry["lambda_max"] is not None:
             assert result.lambda_max == pytest.approx(entry["lambda_max"], abs=6e-3), entry["name"]
@@ -41,7 +47,9 @@ def test_published_hierarchies() -> None:
         criteria = priorities(entry["criteria_matrix"]).weights
         local = [priorities(entry["alternative_matrices"][label]).weights for label in entry["criteria_labels"]]
 
-        assert criteria @ np.stack(local) == pytest.approx(entry["target_weights"], abs=0.5 * 10 ** -entry["target_digits"])
+        assert criteria @ np.stack(local) == pytest.approx(
+            entry["target_weights"], abs=0.5 * 10 ** -entry["target_digits"]
+        )
 
 
 def test_published_matrix_in_the_tests_themselves() -> None:
@@ -61,7 +69,10 @@ def test_cycle_is_uniform_and_says_how_bad() -> None:
 
     assert result.weights.dtype == np.float64
     assert result.weights == pytest.approx([1 / 3] * 3)
-    assert (result.lambda_max, result.consistency_ratio) == (pytest.approx(10.111, abs=1e-3), pytest.approx(6.13, abs=5e-3))
+    assert (result.lambda_max, result.consistency_ratio) == (
+        pytest.approx(10.111, abs=1e-3),
+        pytest.approx(6.13, abs=5e-3),
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 15, 16, 25, 50, 100])
@@ -128,7 +139,9 @@ def test_permuting_criteria_permutes_weights(matrix: np.ndarray, random: object)
     order = list(range(len(matrix)))
     random.shuffle(order)  # type: ignore[attr-defined]
 
-    assert priorities(matrix[np.ix_(order, order)]).weights == pytest.approx(priorities(matrix).weights[order], abs=1e-9)
+    assert priorities(matrix[np.ix_(order, order)]).weights == pytest.approx(
+        priorities(matrix).weights[order], abs=1e-9
+    )
 
 
 @SLOW

@@ -73,7 +73,10 @@ def test_interval_is_the_range_over_all_completions_of_the_unknown(data: st.Data
         values.append(value)
     result = run(program, [verdicts])
 
-    assert (result.low[0], result.high[0]) == (pytest.approx(min(values), abs=1e-12), pytest.approx(max(values), abs=1e-12))
+    assert (result.low[0], result.high[0]) == (
+        pytest.approx(min(values), abs=1e-12),
+        pytest.approx(max(values), abs=1e-12),
+    )
     assert 0.0 <= result.low[0] <= result.high[0] <= 1.0
 
 
@@ -160,7 +163,10 @@ def test_cycles_doubles_and_loose_ends_are_refused() -> None:
             Program((a, Node("m", "weighted_mean", {"scores": ("a",)}, {"weights": weights})), "m")
 
 
-@pytest.mark.parametrize("record", [None, [], {}, {"sink": "a", "nodes": {}}, {"sink": "a", "nodes": [1]}, {"sink": "a", "nodes": [{"id": "a"}]}])
+@pytest.mark.parametrize(
+    "record",
+    [None, [], {}, {"sink": "a", "nodes": {}}, {"sink": "a", "nodes": [1]}, {"sink": "a", "nodes": [{"id": "a"}]}],
+)
 def test_records_that_are_no_program_are_refused(record: object) -> None:
     with pytest.raises(InvalidProgram):
         Program.from_record(record)

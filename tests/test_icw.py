@@ -12,7 +12,9 @@ from reward_plugin.weighting.ahp import comparison_matrix, priorities
 from reward_plugin.weighting.icw import Icw, Weights
 
 RANKS = {"a": 3, "b": 2, "c": 2, "d": 1}
-RUBRIC = Rubric.parse([{"id": one, "text": f"Text {one}"} for one in "dbca"] + [{"id": "v", "text": "V", "gate": "veto"}])
+RUBRIC = Rubric.parse(
+    [{"id": one, "text": f"Text {one}"} for one in "dbca"] + [{"id": "v", "text": "V", "gate": "veto"}]
+)
 
 
 def by_rank(request: Request) -> dict[str, float]:

@@ -11,7 +11,18 @@ import reward_plugin
 
 PACKAGE = Path(reward_plugin.__file__).parent
 CORE = (
-    *("errors", "canonical", "checks", "rubric", "messages", "verdicts", "replies", "scores", "engines.base", "prompts"),
+    *(
+        "errors",
+        "canonical",
+        "checks",
+        "rubric",
+        "messages",
+        "verdicts",
+        "replies",
+        "scores",
+        "engines.base",
+        "prompts",
+    ),
     *("weighting.ahp", "graph.spaces", "graph.program", "graph.compiler", "graph.execution"),
 )
 CORE_PACKAGES = {"numpy", "regex", "yaml", "py3langid", "jinja2"}
@@ -45,7 +56,9 @@ def test_core_imports_only_core(name: str) -> None:
         if top == "reward_plugin":
             inner = imported.removeprefix("reward_plugin").removeprefix(".")
 
-            assert not any(inner == one or inner.startswith(f"{one}.") for one in ABOVE_CORE), f"{name} imports {imported}"
+            assert not any(inner == one or inner.startswith(f"{one}.") for one in ABOVE_CORE), (
+                f"{name} imports {imported}"
+            )
         else:
             assert top in sys.stdlib_module_names | CORE_PACKAGES, f"{name} imports {imported}"
 

@@ -39,7 +39,10 @@ def test_prompt_shapes(prompt: object, text: str) -> None:
         ([{"role": None, "content": "text"}], "text"),
         (({"role": "assistant", "content": "text"},), "text"),
         ([{"role": "assistant", "content": [{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]}], "AB"),
-        ([{"role": "assistant", "content": [{"type": "text", "text": "A"}, {"type": "image", "image": None}]}], "A[image]"),
+        (
+            [{"role": "assistant", "content": [{"type": "text", "text": "A"}, {"type": "image", "image": None}]}],
+            "A[image]",
+        ),
         # A tool call says nothing itself; what was said last counts
         ([{"role": "assistant", "content": None, "tool_calls": [{}]}], ""),
         ([{"role": "assistant", "tool_calls": [{}]}], ""),
@@ -54,7 +57,15 @@ def test_prompt_shapes(prompt: object, text: str) -> None:
         ([{"role": "tool", "content": "42"}], ""),
         ([], ""),
         ([{"role": "assistant", "content": "a", "reasoning_content": "secret"}], "a"),
-        ([{"role": "assistant", "content": [{"type": "text", "text": "<think>x"}, {"type": "text", "text": "</think>y"}]}], "y"),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "content": [{"type": "text", "text": "<think>x"}, {"type": "text", "text": "</think>y"}],
+                }
+            ],
+            "y",
+        ),
     ],
 )
 def test_completion_shapes(completion: object, text: str) -> None:

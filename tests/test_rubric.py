@@ -59,7 +59,20 @@ PADDED[1]["check"] = {"max_words": 40.0, "not_regex": None}
         list(RUBRIC.criteria),
         RUBRIC,
     ],
-    ids=["list", "tuple", "mapping", "null-name", "json", "json-named", "arrow", "arrow-json", "numpy", "numpy-inner", "criteria", "rubric"],
+    ids=[
+        "list",
+        "tuple",
+        "mapping",
+        "null-name",
+        "json",
+        "json-named",
+        "arrow",
+        "arrow-json",
+        "numpy",
+        "numpy-inner",
+        "criteria",
+        "rubric",
+    ],
 )
 def test_every_way_to_write_the_same_rubric(written: object) -> None:
     """H38: Arrow pads fields with None and turns integers into floats."""

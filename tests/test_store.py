@@ -20,7 +20,7 @@ def _race(path: Path, keys: list[str], number: int, barrier: object, results: ob
     def compute(missing: list[str]) -> dict[str, object]:
         computed.extend(missing)
         time.sleep(0.2)
-        return {key: number for key in missing}
+        return dict.fromkeys(missing, number)
 
     barrier.wait()  # type: ignore[attr-defined]
     found = Store(path).fetch(keys, compute)
@@ -33,7 +33,8 @@ def test_eight_processes_agree_and_compute_once(tmp_path: Path) -> None:
     barrier, results = context.Barrier(8), context.Queue()
     keys = [f"k{i}" for i in range(5)]
     workers = [
-        context.Process(target=_race, args=(tmp_path / "s.sqlite", keys, number, barrier, results)) for number in range(8)
+        context.Process(target=_race, args=(tmp_path / "s.sqlite", keys, number, barrier, results))
+        for number in range(8)
     ]
     for worker in workers:
         worker.start()
@@ -76,7 +77,7 @@ def test_a_failure_is_not_stored(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
 
     assert store.fetch(["a", "b"], lambda keys: {"a": 1}) == {"a": 1}
-    assert store.fetch(["a", "b"], lambda keys: {key: 2 for key in keys}) == {"a": 1, "b": 2}
+    assert store.fetch(["a", "b"], lambda keys: dict.fromkeys(keys, 2)) == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), OSError("x"), KeyboardInterrupt()])
@@ -98,7 +99,7 @@ def test_damaged_file_costs_a_warning_and_no_value(tmp_path: Path) -> None:
     store = Store(path)
     with pytest.warns(RuntimeWarning, match="cannot be used.*delete the file") as caught:
         assert store.fetch(["k"], lambda _: {"k": 1}) == {"k": 1}
-    assert store.fetch(["k", "l"], lambda keys: {key: 2 for key in keys}) == {"k": 1, "l": 2}
+    assert store.fetch(["k", "l"], lambda keys: dict.fromkeys(keys, 2)) == {"k": 1, "l": 2}
     assert len(caught) == 1
 
 

@@ -1,6 +1,5 @@
 """Verdict requests and replies: what shares a prefix, what is read, what an attacker's text can do."""
 
-from os.path import commonprefix
 
 import pytest
 
@@ -31,14 +30,18 @@ def test_everything_goes_in_one_call_the_same_once_checks_never() -> None:
     assert calls == [4]
     assert [list(row) for row in verdicts] == [["names-a-colour", "is-kind", "short"]] * 4
     assert verdicts[0]["is-kind"].probability == pytest.approx(0.8 / 0.9)
-    assert [verdicts[0]["short"].by, verdicts[3]["short"]] == ["check", Verdict.of(False, by="rule", reason="empty completion")]
+    assert [verdicts[0]["short"].by, verdicts[3]["short"]] == [
+        "check",
+        Verdict.of(False, by="rule", reason="empty completion"),
+    ]
 
 
 def test_criterion_comes_last_after_a_shared_prefix() -> None:
     engine = ScriptedEngine(yes)
     Verifier(engine).judge([Job("the prompt", "the response", CRITERIA)])
     (system, user), (system_too, user_too) = (request.messages for request in engine.requests)
-    shared = commonprefix([user[1], user_too[1]])
+    differ = next(i for i, (x, y) in enumerate(zip(user[1], user_too[1], strict=False)) if x != y)
+    shared = user[1][:differ]
 
     assert system == system_too
     assert "the prompt" in shared
@@ -83,7 +86,7 @@ def test_hostile_completion_stays_inside_its_fence(attack: str) -> None:
     [hostile] = [request for request in engine.requests if request.meta["response"] != "calm"]
     user = hostile.messages[1][1]
     fence = prompts.fence("p", prompts.inert(attack))
-    before, _, after = user.partition(f"RESPONSE\n{fence}\n")
+    _before, _, after = user.partition(f"RESPONSE\n{fence}\n")
     inside, _, behind = after.rpartition(f"\n{fence}\nCRITERION\n")
 
     assert alone.requests[0] in engine.requests
