@@ -1,6 +1,5 @@
 """Verdict requests and replies: what shares a prefix, what is read, what an attacker's text can do."""
 
-
 import pytest
 
 from reward_plugin import prompts
