@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     rubric_reward: RubricReward
 
 __version__ = "0.1.0.dev0"
-__all__ = ["Criterion", "Gate", "Rubric", "RubricReward", "Score", "ScriptedEngine", "Verdict", "rubric_reward"]
+__all__ = [
+    "Criterion",
+    "Gate",
+    "Rubric",
+    "RubricReward",
+    "Score",
+    "ScriptedEngine",
+    "Verdict",
+]  # not rubric_reward: a star import must not read a config
 
 _HOME = {
     "Criterion": "reward_plugin.rubric",

@@ -106,7 +106,7 @@ def _write(out: Path, scores: list[Score]) -> None:
         partial = out.with_name(out.name + ".partial")
         partial.write_text(lines, encoding="ascii")
         partial.replace(out)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path without a name is a ValueError
         raise InvalidInput(f"{out}: cannot be written: {error}") from error
 
 

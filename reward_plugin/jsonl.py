@@ -33,7 +33,7 @@ def read(path: Path) -> Iterator[tuple[int, object]]:
     Lines end at a newline only: other separators may stand inside a string.
     """
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     try:

@@ -10,6 +10,9 @@ from reward_plugin.engines.base import Reply
 MASS_FLOOR = 0.05
 """An answer token is trusted when the wanted forms together have at least this probability."""
 
+MAX_LOGPROB = 0.01
+"""A log-probability is 0 at most; servers round."""
+
 
 class Unusable(Exception):
     """A reply that says nothing usable; the message is the short reason."""
@@ -18,8 +21,8 @@ class Unusable(Exception):
 def choice_probabilities(reply: Reply, choices: Sequence[str]) -> dict[str, float]:
     """Return the probability of each choice among them, from the first token's log-probabilities; they sum to 1.
 
-    Forms that differ in case and surrounding space count together. Raises `Unusable` when the reply failed or the choices
-    have less than `MASS_FLOOR` of the probability.
+    Forms that differ in case and surrounding space count together. Raises `Unusable` when the reply failed, its numbers
+    are none, or the choices have less than `MASS_FLOOR` of the probability.
 
     >>> choice_probabilities(Reply(logprobs={"Yes": -0.1, " yes": -3.0, "No": -3.0}), ("yes", "no"))["yes"] > 0.9
     True
@@ -28,6 +31,8 @@ def choice_probabilities(reply: Reply, choices: Sequence[str]) -> dict[str, floa
         raise Unusable(reply.error)
     mass = dict.fromkeys(choices, 0.0)
     for token, logprob in reply.logprobs.items():
+        if not logprob <= MAX_LOGPROB:
+            raise Unusable("bad_logprobs")
         form = token.strip().strip("▁Ġ").casefold()
         if form in mass:
             mass[form] += math.exp(logprob)

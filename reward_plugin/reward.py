@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from reward_plugin import jsonl
+from reward_plugin import jsonl, yaml_text
 from reward_plugin.engines import Engine, open_engine
 from reward_plugin.errors import InvalidInput, InvalidRubric, VerifierUnavailable
 from reward_plugin.graph import Program, compile_rubric, run
@@ -88,6 +88,11 @@ class RubricReward:
             raise InvalidInput(f"rubric_column {rubric_column!r}: TRL passes that name itself; rename the column")
         if not isinstance(name, str) or not name:
             raise InvalidInput(f"name is a non-empty string; got {name!r}")
+        for argument, path in (("store", store), ("traces", traces)):
+            if path is not None and not isinstance(path, str | Path):
+                raise InvalidInput(f"{argument} is the path of a file, or None; got {path!r}")
+        if traces is not None and Path(traces).is_dir():
+            raise InvalidInput(f"traces {traces}: is a folder; give a file, like {Path(traces) / 'traces.jsonl'}")
         self.__name__ = name
         self.rubric = None if rubric is None else _one_rubric(rubric)
         self.rubric_column = rubric_column
@@ -111,12 +116,10 @@ class RubricReward:
         """
         import inspect
 
-        import yaml
-
         try:
-            config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise InvalidInput(f"reward config {path}: cannot be read: {' '.join(str(error).split())}") from error
+            config = yaml_text.load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"reward config {path}: cannot be read: {error}") from error
         known = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
         if not isinstance(config, Mapping) or not set(config) <= set(known):
             unknown = sorted(set(map(str, config)) - set(known)) if isinstance(config, Mapping) else [repr(config)]
@@ -322,7 +325,11 @@ class _NoEngine:
 def _engine(engine: str | Engine | None) -> Engine:
     if engine is None:
         return _NoEngine()
-    return open_engine(engine) if isinstance(engine, str) else engine
+    if isinstance(engine, str):
+        return open_engine(engine)
+    if not callable(getattr(engine, "complete", None)):
+        raise InvalidInput(f"an engine is a name like 'vllm:<model>', or an object with complete(); got {engine!r}")
+    return engine
 
 
 def _one_rubric(value: object) -> Rubric:
@@ -331,6 +338,8 @@ def _one_rubric(value: object) -> Rubric:
 
 
 def _parsed(values: Any, count: int, where: str) -> list[Rubric | None]:
+    if values is None or isinstance(values, str) or not hasattr(values, "__len__"):
+        raise InvalidInput(f"{where}: expected a list with one rubric a completion; got {values!r}")
     if len(values) != count:
         raise InvalidInput(f"{where}: expected {count} rubrics, one a completion; got {len(values)}")
     rubrics: list[Rubric | None] = []

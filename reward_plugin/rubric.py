@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -128,7 +129,7 @@ class Rubric:
             if not isinstance(criterion, Criterion):
                 raise InvalidRubric(f"criteria[{position}]: expected a Criterion; got {criterion!r} (use Rubric.parse)")
         ids = [criterion.id for criterion in self.criteria]
-        doubled = sorted({one for one in ids if ids.count(one) > 1})
+        doubled = sorted(one for one, times in Counter(ids).items() if times > 1)
         if doubled:
             raise InvalidRubric(f"duplicate criterion ids: {', '.join(doubled)}; every criterion needs its own id")
         if all(criterion.gate for criterion in self.criteria):
@@ -172,15 +173,17 @@ class Rubric:
             else:
                 raise InvalidRubric(f"expected a list of criteria; got {type(value).__name__}")
         criteria: list[Criterion] = []
+        taken: set[str] = set()
         items: list[object] = list(value)  # type: ignore[call-overload]
         for position, item in enumerate(items):
-            criteria.append(_criterion(position, item, taken={criterion.id for criterion in criteria}))
+            criteria.append(_criterion(position, item, taken))
+            taken.add(criteria[-1].id)
         return cls(tuple(criteria), name=name)
 
     @classmethod
     def load(cls, path: str | Path) -> "Rubric":
         """Return the rubric in a YAML or JSON file. Raises `InvalidInput` for an unreadable file, else `InvalidRubric`."""
-        import yaml
+        from reward_plugin import yaml_text
 
         path = Path(path)
         try:
@@ -188,12 +191,10 @@ class Rubric:
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInput(f"rubric file {path}: cannot be read: {error}") from error
         try:
-            value = _from_json(text) if path.suffix == ".json" else yaml.safe_load(text)
+            value = _from_json(text) if path.suffix == ".json" else yaml_text.load(text)
             return cls.parse(value if value is not None else [])
-        except InvalidRubric as error:
+        except ValueError as error:  # InvalidRubric is one
             raise InvalidRubric(f"rubric file {path}: {error}") from error
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that does not exist
-            raise InvalidRubric(f"rubric file {path}: not YAML: {' '.join(str(error).split())}") from error
 
     def record(self) -> dict[str, object]:
         """Return the rubric as the mapping that `parse` takes."""

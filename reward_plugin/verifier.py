@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from reward_plugin import prompts
-from reward_plugin.engines.base import Engine, Reply, Request
+from reward_plugin.engines.base import Engine, Reply, Request, checked
 from reward_plugin.replies import Unusable, choice_probabilities, json_object
 from reward_plugin.rubric import Criterion
 from reward_plugin.verdicts import Verdict
@@ -99,7 +99,7 @@ class Verifier:
         if not requests:
             return []
         start = time.perf_counter()
-        replies = self.engine.complete(requests)
+        replies = checked(self.engine.complete(requests), requests, self.engine.name)
         self.tally.add(replies, time.perf_counter() - start)
         return replies
 

@@ -9,7 +9,7 @@ import pytest
 
 from reward_plugin import Rubric, RubricReward, ScriptedEngine
 from reward_plugin.engines import Reply, Request
-from reward_plugin.errors import InvalidInput, InvalidText, VerifierUnavailable
+from reward_plugin.errors import EngineError, InvalidInput, InvalidText, VerifierUnavailable
 from reward_plugin.graph import replay
 from reward_plugin.metrics import METRICS
 
@@ -315,6 +315,11 @@ def test_config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"mode": "soft"}, "mode is one of"),
         ({"verifier": "gpt-4"}, "unknown engine 'gpt-4'"),
         ({"alpha": 0.5}, "alpha"),
+        ({"alpha": "3"}, "alpha"),
+        ({"tau": "x"}, "tau"),
+        ({"store": 5}, "store is the path of a file"),
+        ({"traces": "."}, "traces .: is a folder"),
+        ({"verifier": 3}, "an engine is a name"),
         ({"name": ""}, "name"),
         ({"rubric": []}, "empty rubric"),
     ],
@@ -322,3 +327,37 @@ def test_config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unusable_arguments_are_refused_at_construction(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         RubricReward(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rubrics", [None, "x", 5])
+def test_rubric_column_that_is_no_list_is_refused(rubrics: object) -> None:
+    with pytest.raises(InvalidInput, match="column 'rubric': expected a list with one rubric a completion"):
+        make(rubric=None)(prompts=["a"], completions=["red"], rubric=rubrics)
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("inf"), 5.0])
+def test_numbers_that_are_no_log_probabilities_leave_the_verdict_unknown(logprob: float) -> None:
+    engine = ScriptedEngine(lambda _: Reply(text="Yes", logprobs={"Yes": logprob}))
+    reward = RubricReward(engine, rubric=["x"], weighting="uniform", store=None)
+
+    assert reward(prompts=["a"], completions=["b"]) == [None]
+    assert reward.last_scores[0].why == "x: bad_logprobs"
+
+
+def test_engine_that_loses_a_reply_is_named() -> None:
+    class Lossy(ScriptedEngine):
+        def complete(self, requests: object) -> list[Reply]:
+            return []
+
+    with pytest.raises(EngineError, match="engine lossy returned 0 replies to 1 requests"):
+        RubricReward(Lossy(oracle, name="lossy"), rubric=["x"], weighting="uniform", store=None)(
+            prompts=["a"], completions=["b"]
+        )
+
+
+def test_star_import_needs_no_config() -> None:
+    names: dict[str, object] = {}
+    exec("from reward_plugin import *", names)
+
+    assert "RubricReward" in names
+    assert "rubric_reward" not in names

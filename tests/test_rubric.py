@@ -203,9 +203,9 @@ def test_refusals_name_the_item(written: object, message: str) -> None:
         (b"- [", "not YAML: "),
         (b"- \x00", "not YAML: "),
         (b"[" * 5000, "not YAML: "),
-        (b"- 2024-13-45", "not YAML: "),
+        (b"- {text: a, text: b}", "not YAML: a key stands twice in one mapping: text"),
         (b"", "empty rubric"),
-        (b"- 2024-01-02", r"criteria\[0\]: expected a text or a mapping; got datetime"),
+        (b"- yes", r"criteria\[0\]: expected a text or a mapping; got True"),
         (b"- {text: a, gate: floor}", r"criteria\[0\]: gate: unknown gate 'floor'"),
     ],
 )
@@ -307,3 +307,10 @@ def test_long_texts_that_begin_alike_and_texts_of_signs_get_their_own_ids() -> N
     assert ids[0].startswith("the-response-names-every-colour-of-the-r-")
     # What one text is called does not depend on its neighbours
     assert ids[1] == Rubric.parse([f"{start}first violet"]).criteria[0].id
+
+
+def test_dates_in_a_file_are_text(tmp_path: Path) -> None:
+    """Whatever other packages do to YAML's shared table."""
+    (tmp_path / "r.yaml").write_text("- 2024-01-02")
+
+    assert Rubric.load(tmp_path / "r.yaml").criteria[0].text == "2024-01-02"

@@ -12,7 +12,7 @@ from typing import Any
 
 from reward_plugin import prompts
 from reward_plugin.canonical import digest
-from reward_plugin.engines.base import Engine, Reply, Request
+from reward_plugin.engines.base import Engine, Reply, Request, checked
 from reward_plugin.errors import InvalidInput
 from reward_plugin.replies import Unusable, choice_probabilities, json_object
 from reward_plugin.rubric import Rubric
@@ -66,8 +66,12 @@ class Icw:
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.alpha < math.inf:
+        if not _is_number(self.alpha) or not 1 <= self.alpha < math.inf:
             raise InvalidInput(f"alpha is the ratio that a preference stands for, 1 or more; got {self.alpha!r}")
+        if not _is_number(self.tau) or not self.tau >= 0:
+            raise InvalidInput(
+                f"tau is the consistency ratio over which weights are flagged, 0 or more; got {self.tau!r}"
+            )
 
     def weigh(self, items: Sequence[tuple[str, Rubric]]) -> list[Weights]:
         """Return the weights of each (prompt text, rubric): stored ones, or all missing comparisons in one batch."""
@@ -135,7 +139,7 @@ class Icw:
         if not requests:
             return []
         start = time.perf_counter()
-        replies = self.engine.complete(requests)
+        replies = checked(self.engine.complete(requests), requests, self.engine.name)
         self.tally.add(replies, time.perf_counter() - start)
         return list(zip(requests, replies, strict=True))
 
@@ -198,3 +202,7 @@ def _weights(stored: object, why: str | None) -> Weights:
         flagged=bool(stored["flagged"]),
         record=stored["record"],
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
