@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from reward_plugin import jsonl, yaml_text
-from reward_plugin.engines import Engine, open_engine
+from reward_plugin.engines import Engine, as_engine
 from reward_plugin.errors import InvalidInput, InvalidRubric, VerifierUnavailable
 from reward_plugin.graph import Program, compile_rubric, run
 from reward_plugin.graph.execution import Mode
@@ -100,9 +100,9 @@ class RubricReward:
         self.mode: Mode = mode
         self.traces = None if traces is None else Path(traces)
         self.store = Store(default_store() if store == "default" else store)
-        judge = _engine(verifier)
+        judge = as_engine(verifier)
         self.verifier = Verifier(judge, reply=verdict)
-        self.icw = Icw(judge if weigher is None else _engine(weigher), self.store, alpha, tau, comparison)
+        self.icw = Icw(judge if weigher is None else as_engine(weigher), self.store, alpha, tau, comparison)
         self.last_scores: list[Score] = []
         self.last_metrics: dict[str, float] = {}
         self._dead_calls = 0
@@ -306,30 +306,6 @@ class RubricReward:
                 f"nothing could be judged in {self._dead_calls} calls in a row ({'; '.join(reasons)}); "
                 f"see to {self.verifier.engine.name}, then resume: what was computed is in the store"
             )
-
-
-class _NoEngine:
-    """Stands where no verifier was given."""
-
-    name = identity = "none"
-
-    def complete(self, requests: Sequence[Any]) -> list[Any]:
-        asks = requests[0].meta["kind"]
-        way_out = "or set weighting='uniform'" if asks == "comparison" else "or give every criterion a check"
-        raise InvalidInput(f"a {asks} needs a model: pass verifier='vllm:<model>', {way_out}")
-
-    def close(self) -> None:
-        pass
-
-
-def _engine(engine: str | Engine | None) -> Engine:
-    if engine is None:
-        return _NoEngine()
-    if isinstance(engine, str):
-        return open_engine(engine)
-    if not callable(getattr(engine, "complete", None)):
-        raise InvalidInput(f"an engine is a name like 'vllm:<model>', or an object with complete(); got {engine!r}")
-    return engine
 
 
 def _one_rubric(value: object) -> Rubric:

@@ -1,9 +1,11 @@
 """Models behind one method, `complete(requests) -> replies`. The only package that imports vllm, torch, transformers."""
 
+from collections.abc import Sequence
+
 from reward_plugin.engines.base import Engine, Message, Reply, Request, ScriptedEngine, Usage
 from reward_plugin.errors import InvalidInput
 
-__all__ = ["Engine", "Message", "Reply", "Request", "ScriptedEngine", "Usage", "open_engine"]
+__all__ = ["Engine", "Message", "Reply", "Request", "ScriptedEngine", "Usage", "as_engine", "open_engine"]
 
 
 def open_engine(name: str) -> Engine:
@@ -36,3 +38,29 @@ def open_engine(name: str) -> Engine:
     raise InvalidInput(
         f"unknown engine {name!r}; expected vllm:<model>, server:<model>, hf:<model> or http://host:port/v1"
     )
+
+
+def as_engine(engine: str | Engine | None) -> Engine:
+    """Return the engine of a name, an engine as it is, or for None one that says at first use that a model is needed.
+
+    Raises `InvalidInput` for anything else.
+    """
+    if engine is None:
+        return _NoEngine()
+    if isinstance(engine, str):
+        return open_engine(engine)
+    if not callable(getattr(engine, "complete", None)):
+        raise InvalidInput(f"an engine is a name like 'vllm:<model>', or an object with complete(); got {engine!r}")
+    return engine
+
+
+class _NoEngine:
+    name = identity = "none"
+
+    def complete(self, requests: Sequence[Request]) -> list[Reply]:
+        asks = requests[0].meta["kind"]
+        way_out = "or set weighting='uniform'" if asks == "comparison" else "or give every criterion a check"
+        raise InvalidInput(f"a {asks} needs a model: pass verifier='vllm:<model>', {way_out}")
+
+    def close(self) -> None:
+        pass
