@@ -31,6 +31,19 @@ def reciprocal_matrices(draw: st.DrawFn, largest: int = 7) -> NDArray[np.float64
 
 
 @st.composite
+def incomplete_matrices(draw: st.DrawFn, largest: int = 7) -> NDArray[np.float64]:
+    """A reciprocal matrix (K, K) with NaN for some pairs, the others connecting all criteria."""
+    matrix = draw(reciprocal_matrices(largest))
+    count = len(matrix)
+    spanning = {(draw(st.integers(0, j - 1)), j) for j in range(1, count)}
+    for i in range(count):
+        for j in range(i + 1, count):
+            if (i, j) not in spanning and draw(st.booleans()):
+                matrix[i, j] = matrix[j, i] = np.nan
+    return matrix
+
+
+@st.composite
 def programs(draw: st.DrawFn, largest: int = 6) -> Program:
     """A program in the form of a tree, means and gates nested anyhow, each criterion read once."""
     nodes: list[Node] = []
@@ -42,7 +55,9 @@ def programs(draw: st.DrawFn, largest: int = 6) -> Program:
     def grow(criteria: list[str]) -> str:
         if len(criteria) == 1:
             return add("criterion", {}, {"criterion": criteria[0]})
-        op = draw(st.sampled_from(["weighted_mean", "cap", "veto"]))
+        op = draw(st.sampled_from(["weighted_mean", "cap", "veto", "invert"]))
+        if op == "invert":
+            return add(op, {"score": (grow(criteria),)}, {})
         if op == "weighted_mean":
             cut = draw(st.integers(1, len(criteria) - 1))
             scores = (grow(criteria[:cut]), grow(criteria[cut:]))
