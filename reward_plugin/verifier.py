@@ -66,7 +66,7 @@ class Verifier:
     def judge(self, jobs: Sequence[Job]) -> list[dict[str, Verdict]]:
         """Return the verdicts of each job by criterion id.
 
-        A completion that says nothing meets nothing. Every other verdict comes from the criterion's check, or from the
+        A completion that says nothing meets nothing and avoids no pitfall. Every other verdict comes from the criterion's check, or from the
         model: all of them in one call, the same question once.
         """
         verdicts: list[dict[str, Verdict]] = []
@@ -75,7 +75,7 @@ class Verifier:
             verdicts.append({})
             for criterion in job.criteria:
                 if not job.response.strip():
-                    verdicts[row][criterion.id] = Verdict.of(False, by="rule", reason="empty completion")
+                    verdicts[row][criterion.id] = Verdict.of(criterion.pitfall, by="rule", reason="empty completion")
                 elif criterion.check is not None:
                     verdicts[row][criterion.id] = _checked(criterion, job.response)
                 else:

@@ -52,6 +52,19 @@ def test_unknown_is_all_that_it_could_be(verdicts: tuple[Verdict, ...], expected
     assert score(*verdicts) == expected
 
 
+def test_a_pitfall_earns_its_weight_by_being_avoided() -> None:
+    rubric = Rubric.parse([{"id": "good", "text": "G", "weight": 3}, {"id": "trap", "text": "T", "weight": -1}])
+    program = compile_rubric(rubric, {"good": 0.75, "trap": 0.25})
+    rows = [(MET, UNMET), (MET, MET), (UNMET, UNMET), (UNMET, MET), (MET, LOST)]
+    result = run(program, [dict(zip(("good", "trap"), row, strict=True)) for row in rows])
+
+    assert result.values == [1.0, 0.75, 0.25, 0.0, None]
+    assert (result.low[4], result.high[4]) == (0.75, 1.0)
+    # The signed sum of points, moved and scaled: the advantages of a group are the same
+    signed = [3 * good.met - 1 * trap.met for good, trap in rows[:4]]  # type: ignore[operator]
+    assert [(one + 1) / 4 for one in signed] == result.values[:4]
+
+
 def test_gates_that_changed_the_score_are_named() -> None:
     rows = [(MET, UNMET, UNMET, MET), (UNMET, MET, UNMET, MET), (MET, MET, UNMET, UNMET), (UNMET, UNMET, MET, UNMET)]
     result = run(PROGRAM, [dict(zip(("a", "b", "cap", "veto"), row, strict=True)) for row in rows])

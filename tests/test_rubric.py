@@ -148,7 +148,7 @@ def test_gate_shapes(written: object, gate: Gate) -> None:
         (b"[]", "expected a list of criteria; got bytes"),
         ({"criteria": "abc"}, "expected a list of criteria; got str"),
         ({"criteria": None}, "expected a list of criteria; got NoneType"),
-        ({"criterias": []}, r"a mapping with 'criteria' and perhaps 'name'; got the keys \['criterias'\]"),
+        ({"criterias": []}, r"a mapping with 'criteria' and perhaps 'name' and 'comparisons'; got the keys \['criterias'\]"),
         ({"criteria": [], "weights": []}, r"got the keys \['criteria', 'weights'\]"),
         ({"criteria": ["a"], "name": 5}, "the name of a rubric is a string; got 5"),
         ('{"a": 1', "^not JSON: Expecting"),
@@ -166,14 +166,14 @@ def test_gate_shapes(written: object, gate: Gate) -> None:
         (["a", {"id": "b", "text": "x", "wieght": 2}], "^criterion 'b': unknown fields wieght; known fields: id, text, weight"),
         ([{"text": "x", "tags": ["t"]}], r"^criteria\[0\]: unknown fields tags; known"),
         # Weights
-        (["a", {"id": "b", "text": "x", "weight": math.nan}], "^criterion 'b': the weight is a finite number over 0; got nan"),
-        ('[{"id": "b", "text": "x", "weight": NaN}]', "^criterion 'b': the weight is a finite number over 0; got nan"),
-        ([{"id": "b", "text": "x", "weight": math.inf}], "^criterion 'b': the weight is a finite number over 0; got inf"),
-        ([{"id": "b", "text": "x", "weight": 10**400}], "^criterion 'b': the weight is a finite number over 0; got 1000"),
-        ([{"id": "b", "text": "x", "weight": 0}], "^criterion 'b': the weight is a finite number over 0; got 0$"),
-        ([{"id": "b", "text": "x", "weight": -2}], "^criterion 'b': .*got -2; say what a good response does instead"),
-        ([{"id": "b", "text": "x", "weight": True}], "^criterion 'b': the weight is a finite number over 0; got True"),
-        ([{"text": "B!", "weight": "2"}], "^criterion 'b': the weight is a finite number over 0; got '2'"),
+        (["a", {"id": "b", "text": "x", "weight": math.nan}], "^criterion 'b': the weight is a finite number, over 0 or, for a pitfall, under 0; got nan"),
+        ('[{"id": "b", "text": "x", "weight": NaN}]', "^criterion 'b': the weight is a finite number, over 0 or, for a pitfall, under 0; got nan"),
+        ([{"id": "b", "text": "x", "weight": math.inf}], "^criterion 'b': the weight is a finite number, over 0 or, for a pitfall, under 0; got inf"),
+        ([{"id": "b", "text": "x", "weight": 10**400}], "^criterion 'b': the weight is a finite number, over 0 or, for a pitfall, under 0; got 1000"),
+        ([{"id": "b", "text": "x", "weight": 0}], "^criterion 'b': the weight is a finite number, over 0 or, for a pitfall, under 0; got 0$"),
+        ([{"id": "b", "text": "x", "weight": -2, "gate": "veto"}], "^criterion 'b': a gate carries no weight, so it cannot"),
+        ([{"id": "b", "text": "x", "weight": True}], "^criterion 'b': the weight is a finite number, over 0 or, for a pitfall, under 0; got True"),
+        ([{"text": "B!", "weight": "2"}], "^criterion 'b': the weight is a finite number, over 0 or, for a pitfall, under 0; got '2'"),
         # Gates
         ([{"id": "b", "text": "x", "gate": "floor"}], "^criterion 'b': gate: unknown gate 'floor'; known gates: veto"),
         ([{"id": "b", "text": "x", "gate": {"floor": 0.1}}], "^criterion 'b': gate: unknown gate 'floor'"),
@@ -314,3 +314,101 @@ def test_dates_in_a_file_are_text(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("- 2024-01-02")
 
     assert Rubric.load(tmp_path / "r.yaml").criteria[0].text == "2024-01-02"
+
+
+SECTIONED = {
+    "criteria": [
+        {"section": "Content", "id": "content", "weight": 3, "criteria": ["Says why", {"section": "Depth", "criteria": ["Names waves", "Names air"]}]},
+        {"section": "Style", "criteria": [{"id": "brief", "text": "At most 40 words"}, {"id": "trap", "text": "Has a list", "weight": -2}]},
+        {"id": "polite", "text": "No insult", "gate": "veto"},
+    ],
+    "comparisons": [["style", "content", 0.5], ["brief", "trap", 4]],
+}  # fmt: skip
+
+
+def test_sections_group_siblings_and_comparisons_find_theirs() -> None:
+    rubric = Rubric.parse(SECTIONED)
+
+    assert [one.id for one in rubric.criteria] == ["says-why", "names-waves", "names-air", "brief", "trap", "polite"]
+    assert [(group.id, [member.id for member in group.members], group.comparisons) for group in rubric.groups] == [
+        ("", ["content", "style"], (("content", "style", 2.0),)),
+        ("content", ["depth", "says-why"], ()),
+        ("depth", ["names-air", "names-waves"], ()),
+        ("style", ["brief", "trap"], (("brief", "trap", 4.0),)),
+    ]
+    assert [one.id for one in rubric.contributing if one.pitfall] == ["trap"]
+    assert Rubric.parse(json.dumps(rubric.record())) == rubric
+    assert Rubric.parse(json.dumps(rubric.record())).digest == rubric.digest
+
+
+def test_digest_of_a_rubric_with_sections_is_that_of_its_content() -> None:
+    rubric = Rubric.parse(SECTIONED)
+    other_order = {**SECTIONED, "criteria": SECTIONED["criteria"][::-1], "comparisons": SECTIONED["comparisons"][::-1]}
+    same = {**SECTIONED, "comparisons": [["content", "style", 2], ["style", "content", 0.5], ["trap", "brief", 0.25]]}
+    others = [
+        {**SECTIONED, "comparisons": [["style", "content", 0.5]]},
+        {**SECTIONED, "comparisons": []},
+        {"criteria": SECTIONED["criteria"][1:]},
+        list(rubric.criteria),
+    ]
+
+    assert Rubric.parse(other_order).digest == Rubric.parse(same).digest == rubric.digest
+    assert len({rubric.digest, *(Rubric.parse(one).digest for one in others)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "message"),
+    [
+        ([["brief", "nothing", 2]], r"comparisons\[0\] \('brief', 'nothing'\): no criterion has the id 'nothing'; known"),
+        ([["brief", "brief", 2]], "not compared with itself"),
+        ([["brief", "says-why", 2]], "only siblings are compared"),
+        ([["polite", "style", 2]], "'polite' is a gate"),
+        ([["brief", "trap", 0]], r"\('brief', 'trap'\): the ratio is a number from 0.001 to 1000; got 0"),
+        ([["brief", "trap", -3]], "got -3"),
+        ([["brief", "trap", math.nan]], "got nan"),
+        ([["brief", "trap", math.inf]], "got inf"),
+        ([["brief", "trap", "3"]], "got '3'"),
+        ([["brief", "trap", True]], "got True"),
+        ([["brief", "trap"]], r"comparisons\[0\]: expected \[id, id, ratio\]"),
+        (["brief"], r"comparisons\[0\]: expected \[id, id, ratio\]; got 'brief'"),
+        ("brief", "expected a list of comparisons"),
+        ([["brief", "trap", 3], ["trap", "brief", 3]], r"\[1\] \('trap', 'brief'\): contradicts an earlier .* 3 .* 0.333333"),
+    ],
+)  # fmt: skip
+def test_unusable_comparisons_are_refused_by_name(comparisons: object, message: str) -> None:
+    with pytest.raises(InvalidRubric, match=message):
+        Rubric.parse({**SECTIONED, "comparisons": comparisons})
+
+
+@pytest.mark.parametrize("equal", [2, 1])
+def test_a_cycle_of_comparisons_is_refused(equal: float) -> None:
+    cycle = [["a", "b", 2], ["b", "c", equal], ["c", "a", 3]]
+    with pytest.raises(InvalidRubric, match="they contradict each other: '.' over '.'"):
+        Rubric.parse({"criteria": [{"id": one, "text": one} for one in "abc"], "comparisons": cycle})
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"section": "S"}, r"criteria\[0\]: a section has a list of criteria"),
+        ({"section": "S", "criteria": []}, "section 's': expected at least one criterion"),
+        ({"section": " ", "criteria": ["a"]}, "a non-empty text"),
+        ({"section": "S", "criteria": ["a"], "weight": 0}, "the weight is a finite number over 0; got 0"),
+        ({"section": "S", "criteria": ["a"], "weight": -1}, "got -1"),
+        ({"section": "S", "criteria": ["a"], "gate": "veto"}, "unknown fields gate"),
+        ({"section": "S", "criteria": [{"text": "a", "gate": "veto"}]}, "move it out of section 's'"),
+        ({"section": "S", "criteria": [3]}, r"criteria\[0\].criteria\[0\]: expected a text"),
+        ({"section": "S", "criteria": [{"id": "x", "text": "a"}]}, "duplicate criterion ids: x"),
+    ],
+)
+def test_unusable_sections_are_refused_by_name(section: object, message: str) -> None:
+    with pytest.raises(InvalidRubric, match=message):
+        Rubric.parse([section, {"id": "x", "text": "X"}])
+
+
+def test_bottomless_sections_are_refused() -> None:
+    section: object = ["a"]
+    for _ in range(500):
+        section = [{"section": "S", "criteria": section}]
+    with pytest.raises(InvalidRubric, match="nest at most 16 deep"):
+        Rubric.parse(section)

@@ -202,6 +202,8 @@ def _box(node: Node, x: float, y: float, texts: Mapping[str, str]) -> Box:
         return Box(x, y, *size, node.op, fit(one, 28), fit(text, 40), f"{one[:200]}: {text[:1000]}")
     if node.op == "weighted_mean":
         title, subtitle = "weighted mean", "weights × verdicts"
+    elif node.op == "invert":
+        title, subtitle = "invert", "1 if not met"
     else:
         limit = float(node.parameters["limit"])  # type: ignore[arg-type]
         title = f"{node.op} {limit:.2f}"
@@ -218,6 +220,7 @@ def _edges(node: Node, boxes: Mapping[str, Box]) -> Iterator[Edge]:
             yield _flow(boxes[source], target, 1.0 + 5.0 * share, f"{share:.2f}")
     elif node.inputs:
         yield _flow(boxes[node.inputs["score"][0]], target, 2.0, "")
+    if "flag" in node.inputs:
         flag = boxes[node.inputs["flag"][0]]
         x, y, turn = flag.x + flag.width, flag.y + flag.height / 2, target.x + target.width / 2
         path = f"M{x:g} {y:g} H{turn - 8:g} Q{turn:g} {y:g} {turn:g} {y - 8:g} V{target.y + target.height:g}"

@@ -10,7 +10,7 @@ from reward_plugin.rubric import Rubric
 def compile_rubric(rubric: Rubric, weights: Mapping[str, float]) -> Program:
     """Return the program of a rubric; `weights` has one finite number of 0 or more for each criterion without a gate.
 
-    The gates act on the weighted mean of all the others: first every cap, then every veto, each kind in id order.
+    A pitfall enters the mean inverted: its weight is earned by avoiding it. The gates act on the weighted mean of all the others: first every cap, then every veto, each kind in id order.
     Raises `InvalidInput` when the ids do not match, `InvalidProgram` for weights that cannot be normalised.
 
     >>> rubric = Rubric.parse([{"id": "a", "text": "A"}, {"id": "b", "text": "B", "gate": "veto"}])
@@ -20,11 +20,18 @@ def compile_rubric(rubric: Rubric, weights: Mapping[str, float]) -> Program:
     contributing = sorted(criterion.id for criterion in rubric.contributing)
     if sorted(weights) != contributing:
         raise InvalidInput(f"weights name {sorted(weights)}; the criteria without a gate are {contributing}")
-    nodes = [Node(f"criterion:{one}", "criterion", {}, {"criterion": one}) for one in contributing]
+    nodes, scores = [], []
+    for criterion in sorted(rubric.contributing, key=lambda one: one.id):
+        node = Node(f"criterion:{criterion.id}", "criterion", {}, {"criterion": criterion.id})
+        nodes.append(node)
+        if criterion.pitfall:
+            node = Node(f"invert:{criterion.id}", "invert", {"score": (node.id,)}, {})
+            nodes.append(node)
+        scores.append(node.id)
     mean = Node(
         "mean",
         "weighted_mean",
-        {"scores": tuple(node.id for node in nodes)},
+        {"scores": tuple(scores)},
         {"weights": tuple(float(weights[one]) for one in contributing)},
     )
     nodes.append(mean)

@@ -48,6 +48,9 @@ def run(program: Program, verdicts: Sequence[Mapping[str, Verdict]], *, mode: Mo
             values[node.id] = _bounds(str(node.parameters["criterion"]), verdicts, mode)
         elif node.op == "weighted_mean":
             values[node.id] = _weighted_mean(node, values)
+        elif node.op == "invert":
+            low, high = values[node.inputs["score"][0]]
+            values[node.id] = (1.0 - high, 1.0 - low)
         else:
             values[node.id] = _gate(node, values)
     low, high = values[program.sink]

@@ -171,6 +171,8 @@ def _parameter_faults(node: Node, label: str) -> list[str]:
     if "limit" in node.parameters:
         limit = node.parameters["limit"]
         return [] if _finite(limit) and 0 <= limit <= 1 else [f"{label}: limit lies in [0, 1]; got {limit!r}"]  # type: ignore[operator]
+    if "weights" not in node.parameters:
+        return []
     weights = node.parameters["weights"]
     count = len(node.inputs.get("scores", ()))
     if not isinstance(weights, list | tuple) or len(weights) != count:

@@ -21,6 +21,7 @@ OPERATORS: dict[str, Operator] = {
     # `criterion` feeds a score, `condition` feeds a gate: the same verdict, typed by its use
     "criterion": Operator(ports={}, output="unit", parameters=("criterion",)),
     "condition": Operator(ports={}, output="flag", parameters=("criterion",)),
+    "invert": Operator(ports={"score": "unit"}, output="unit"),
     "weighted_mean": Operator(ports={"scores": "unit"}, output="unit", parameters=("weights",), many=True),
     "cap": Operator(ports={"score": "unit", "flag": "flag"}, output="unit", parameters=("limit",)),
     "veto": Operator(ports={"score": "unit", "flag": "flag"}, output="unit", parameters=("limit",)),
