@@ -9,8 +9,12 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reward_plugin.canonical import canonical_json
+
+if TYPE_CHECKING:
+    from reward_plugin.folder_store import FolderStore
 
 _BUSY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
@@ -21,6 +25,20 @@ CREATE TABLE IF NOT EXISTS claim (key TEXT PRIMARY KEY, owner TEXT NOT NULL, unt
 
 Compute = Callable[[list[str]], dict[str, object]]
 """Takes the missing keys, returns the JSON value of each one that could be had. A failure is a key left out."""
+
+
+def open_store(place: "str | Path | None") -> "Store | FolderStore":
+    """Return the store at `place`: a file, a folder (its address has `://`, ends in a slash or is there), None for memory.
+
+    >>> type(open_store("memory://weights")).__name__, type(open_store("weights.sqlite")).__name__
+    ('FolderStore', 'Store')
+    """
+    text = "" if place is None else str(place)
+    if "://" in text or text.endswith("/") or (text and Path(text).expanduser().is_dir()):
+        from reward_plugin.folder_store import FolderStore
+
+        return FolderStore(text)
+    return Store(place)
 
 
 class Store:
@@ -145,12 +163,26 @@ class Store:
             assert self.path is not None
             self.path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_SCHEMA)
+            _prepare(connection)
             self._local.connection, self._local.pid = connection, os.getpid()
         connection = self._local.connection
         assert isinstance(connection, sqlite3.Connection)
         return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    # Changing the journal's mode does not wait for other processes as statements do
+    end = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(_SCHEMA)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
 
 
 class _ComputeFailed(Exception):
