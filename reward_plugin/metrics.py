@@ -6,7 +6,7 @@ import numpy as np
 
 from reward_plugin.scores import Score
 from reward_plugin.verifier import Tally
-from reward_plugin.weighting.icw import Weights
+from reward_plugin.weighting.weights import Weights
 
 METRICS = (
     "mean",

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from reward_plugin import jsonl, yaml_text
 from reward_plugin.engines import Engine, as_engine
@@ -16,11 +16,14 @@ from reward_plugin.messages import completion_shapes, completion_text, prompt_te
 from reward_plugin.metrics import call_metrics
 from reward_plugin.rubric import Rubric
 from reward_plugin.scores import Score, trace_record, unknown_reason, unscored
-from reward_plugin.store import Store
+from reward_plugin.store import open_store
 from reward_plugin.verifier import Job, ReplyMode, Tally, Verifier
-from reward_plugin.weighting.icw import Icw, Weights
-
-Weighting = Literal["icw", "uniform", "given"]
+from reward_plugin.weighting.designs import PairsMode
+from reward_plugin.weighting.icw import Icw, Revision
+from reward_plugin.weighting.judgments import Entries
+from reward_plugin.weighting.weigher import DECLARED, Inconsistent, Weigher, Weighting, method_of
+from reward_plugin.weighting.weights import Weights, given, uniform
+from reward_plugin.weighting.written import read_weights
 
 RESERVED = (
     *("prompts", "prompt", "completions", "completion", "completion_ids"),
@@ -43,11 +46,18 @@ class RubricReward:
     - `verifier`: the engine that gives verdicts, by name (`reward_plugin.engines.open_engine`) or as an object; None will
       do where every criterion has a check. `weigher`: the engine that compares criteria, the verifier unless given.
     - `rubric`: one rubric for every prompt; without it, the data set column `rubric_column` holds each prompt's.
-    - `weighting`: `"icw"` compares criteria once per prompt, `"given"` takes the rubric's own weights, `"uniform"` none.
-      `alpha` and `tau` as in `reward_plugin.weighting.icw.Icw`.
+    - `weighting`: `"icw"` compares criteria once per prompt; its rivals are `"icw-no-revision"`, `"icw-single-query"` (all
+      pairs in one question), `"direct"` (a number for each criterion) and `"rrd-wu"` (from verdicts on sampled responses).
+      `"given"` takes the rubric's own weights, `"uniform"` none. `alpha`, `tau`, `rounds`, `revision`, `pairs`, `entries`
+      and `random_index` are those of `reward_plugin.weighting.icw.Icw`.
+    - `inconsistent`: what becomes of weights whose consistency ratio stays over `tau`: `"keep"` them, flagged, or take
+      `"uniform"` ones.
+    - `weights_column`: the data set column with weights that `reward-plugin weigh` computed ahead; they are taken where
+      the column is there and the weighting asks a model.
     - `verdict`, `comparison`: `"token"` reads one token's probabilities, `"json"` asks for a reason first.
     - `mode`: `"hard"` verdicts, or `"expected"` values from their probabilities.
-    - `store`: a file for weights, shared by processes and resumed runs; None keeps them in this process.
+    - `store`: a file for weights, shared by processes and resumed runs, or a folder shared by machines, like
+      `s3://bucket/weights/` (by fsspec); None keeps them in this process.
     - `traces`: a JSONL file that gets one line a completion.
     - `name`: what TRL logs the reward under; two rewards in one run need two.
 
@@ -69,6 +79,13 @@ class RubricReward:
         weighting: Weighting = "icw",
         alpha: float = 3.0,
         tau: float = 0.1,
+        rounds: int = 3,
+        revision: Revision = "targeted",
+        pairs: PairsMode = "all",
+        entries: Entries = "winner",
+        random_index: str = "saaty1980",
+        inconsistent: Inconsistent = "keep",
+        weights_column: str = "weights",
         verdict: ReplyMode = "token",
         comparison: ReplyMode = "token",
         mode: Mode = "hard",
@@ -78,19 +95,24 @@ class RubricReward:
     ) -> None:
         for argument, value, choices in (
             ("weighting", weighting, get_args(Weighting)),
+            ("revision", revision, get_args(Revision)),
+            ("pairs", pairs, get_args(PairsMode)),
+            ("entries", entries, get_args(Entries)),
+            ("inconsistent", inconsistent, get_args(Inconsistent)),
             ("verdict", verdict, get_args(ReplyMode)),
             ("comparison", comparison, get_args(ReplyMode)),
             ("mode", mode, get_args(Mode)),
         ):
             if value not in choices:
                 raise InvalidInput(f"{argument} is one of {', '.join(map(repr, choices))}; got {value!r}")
-        if rubric_column in RESERVED or not isinstance(rubric_column, str) or not rubric_column:
-            raise InvalidInput(f"rubric_column {rubric_column!r}: TRL passes that name itself; rename the column")
+        for argument, column in (("rubric_column", rubric_column), ("weights_column", weights_column)):
+            if not isinstance(column, str) or not column or column in RESERVED:
+                raise InvalidInput(f"{argument} {column!r}: TRL passes that name itself; rename the column")
         if not isinstance(name, str) or not name:
             raise InvalidInput(f"name is a non-empty string; got {name!r}")
         for argument, path in (("store", store), ("traces", traces)):
             if path is not None and not isinstance(path, str | Path):
-                raise InvalidInput(f"{argument} is the path of a file, or None; got {path!r}")
+                raise InvalidInput(f"{argument} is a path, or None; got {path!r}")
         if traces is not None and Path(traces).is_dir():
             raise InvalidInput(f"traces {traces}: is a folder; give a file, like {Path(traces) / 'traces.jsonl'}")
         self.__name__ = name
@@ -99,10 +121,15 @@ class RubricReward:
         self.weighting = weighting
         self.mode: Mode = mode
         self.traces = None if traces is None else Path(traces)
-        self.store = Store(default_store() if store == "default" else store)
+        self.weights_column = weights_column
+        self.store = open_store(default_store() if store == "default" else store)
         judge = as_engine(verifier)
         self.verifier = Verifier(judge, reply=verdict)
-        self.icw = Icw(judge if weigher is None else as_engine(weigher), self.store, alpha, tau, comparison)
+        icw = Icw(alpha, tau, rounds, revision, pairs, comparison, entries, random_index)
+        self.weigher = None
+        if weighting not in DECLARED:
+            asked = judge if weigher is None else as_engine(weigher)
+            self.weigher = Weigher(asked, self.store, method_of(weighting, icw, Verifier(judge, verdict)), inconsistent)
         self.last_scores: list[Score] = []
         self.last_metrics: dict[str, float] = {}
         self._dead_calls = 0
@@ -154,8 +181,9 @@ class RubricReward:
         not be judged at all.
         """
         rubrics = self._rubrics(columns, len(completions))
+        written = columns.get(self.weights_column) if self.weigher is not None else None
         step = getattr(trainer_state, "global_step", None)
-        scores = self._score(prompts, completions, rubrics, completion_ids, {"phase": "train", "step": step})
+        scores = self._score(prompts, completions, rubrics, completion_ids, {"phase": "train", "step": step}, written)
         if log_metric is not None:
             for name, value in self.last_metrics.items():
                 log_metric(f"reward_plugin/{name}", value)
@@ -186,8 +214,8 @@ class RubricReward:
     def close(self) -> None:
         """Give back the models; the next call starts them anew."""
         self.verifier.engine.close()
-        if self.icw.engine is not self.verifier.engine:
-            self.icw.engine.close()
+        if self.weigher is not None and self.weigher.engine is not self.verifier.engine:
+            self.weigher.engine.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -213,6 +241,7 @@ class RubricReward:
         rubrics: Sequence[Rubric | None],
         completion_ids: Sequence[Sequence[int]] | None,
         tags: dict[str, Any],
+        written: Sequence[Any] | None = None,
     ) -> list[Score]:
         if len(prompts) != len(completions):
             raise InvalidInput(f"{len(prompts)} prompts came with {len(completions)} completions: expected one each")
@@ -221,10 +250,12 @@ class RubricReward:
         said = [completion_text(completion, row) for row, completion in enumerate(completions)]
         with self._lock:
             self.verifier.tally = verifier = Tally()
-            self.icw.tally = weigher = Tally()
+            weigher = Tally()
+            if self.weigher is not None:
+                self.weigher.tally = weigher
             hits = self.store.hits
             # One yardstick a group: by content, since a group may be split over calls and ranks
-            yardsticks = self._yardsticks(asked, rubrics)
+            yardsticks = self._yardsticks(asked, rubrics, written)
             scores = self._judged(asked, said, rubrics, yardsticks)
             scores = [
                 replace(score, trace={**tags, "prompt": asked[row], "completion": said[row], **score.trace})
@@ -240,13 +271,21 @@ class RubricReward:
             self._count_dead_calls(scores)
         return scores
 
-    def _yardsticks(self, asked: Sequence[str], rubrics: Sequence[Rubric | None]) -> dict[tuple[str, str], Weights]:
+    def _yardsticks(
+        self, asked: Sequence[str], rubrics: Sequence[Rubric | None], written: Sequence[Any] | None
+    ) -> dict[tuple[str, str], Weights]:
         items = {(p, r.digest): (p, r) for p, r in zip(asked, rubrics, strict=True) if r is not None}
-        if self.weighting == "icw":
-            weights = self.icw.weigh(list(items.values()))
-        else:
-            weights = [_declared(rubric, self.weighting) for _, rubric in items.values()]
-        return dict(zip(items, weights, strict=True))
+        if self.weigher is None:
+            declared = given if self.weighting == "given" else uniform
+            return {key: Weights(declared(rubric)) for key, (_, rubric) in items.items()}
+        found: dict[tuple[str, str], Weights] = {}
+        for row, (prompt, rubric) in enumerate(zip(asked, rubrics, strict=True)):
+            if rubric is not None and written is not None and written[row] is not None:
+                where = f"column {self.weights_column!r}, row {row}"
+                weights = read_weights(written[row], rubric, self.weighting, where)
+                found[prompt, rubric.digest] = self.weigher.settled(rubric, weights)
+        missing = {key: item for key, item in items.items() if key not in found}
+        return found | dict(zip(missing, self.weigher.weigh(list(missing.values())), strict=True))
 
     def _judged(
         self,
@@ -325,9 +364,3 @@ def _parsed(values: Any, count: int, where: str) -> list[Rubric | None]:
         except InvalidRubric as error:
             raise InvalidRubric(f"{where}, row {row}: {error}") from error
     return rubrics
-
-
-def _declared(rubric: Rubric, weighting: Weighting) -> Weights:
-    shares = {one.id: one.weight if weighting == "given" else 1.0 for one in rubric.contributing}
-    total = sum(shares.values())
-    return Weights({one: share / total for one, share in shares.items()})

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from reward_plugin.checks import Check
 from reward_plugin.criterion import Criterion, Gate
@@ -21,8 +22,8 @@ def parse_rubric(value: object) -> Rubric:
     """Return the rubric that `Rubric.parse` describes. Raises `InvalidRubric`."""
     if isinstance(value, str):
         value = from_json(value)
-    name: object = None
-    comparisons: list[object] = []
+    name: Any = None
+    comparisons: list[Any] = []
     if isinstance(value, Mapping):
         given = {str(key): one for key, one in value.items()}
         if "criteria" not in given or set(given) - {"criteria", "name", "comparisons"}:
@@ -113,7 +114,7 @@ def _listed(value: object, what: str) -> list[object]:
     return list(value)
 
 
-def _unboxed(value: object) -> object:
+def _unboxed(value: Any) -> Any:
     # A numpy array is how Parquet lists arrive through pandas
     return value.tolist() if hasattr(value, "tolist") else value
 

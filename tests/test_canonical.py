@@ -69,11 +69,11 @@ def test_digests_do_not_depend_on_the_hash_seed() -> None:
         "from reward_plugin import Rubric, ScriptedEngine\n"
         "from reward_plugin.graph import compile_rubric\n"
         "from reward_plugin.store import Store\n"
-        "from reward_plugin.weighting.icw import Icw\n"
+        "from reward_plugin.weighting.weigher import Weigher\n"
         "ids = ['a', 'b', 'é', 'd\\ud800']\n"
         "rubric = Rubric.parse([{'id': one, 'text': one * 3} for one in {*ids}] + [{'text': 'g', 'gate': 'veto'}])\n"
         "program = compile_rubric(rubric, {one: 1.0 for one in {*ids}})\n"
-        "key = Icw(ScriptedEngine(lambda request: ''), Store(None)).key('p', rubric)\n"
+        "key = Weigher(ScriptedEngine(lambda request: ''), Store(None)).key('p', rubric)\n"
         "print(rubric.digest, program.digest, key, ascii([node.id for node in program.order]))\n"
     )
     printed = {

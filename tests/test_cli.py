@@ -109,7 +109,7 @@ def test_score_refuses_missing_files_and_models(command: Command, tmp_path: Path
         (["score", data, "--verifier", "gpt-4"], "unknown engine 'gpt-4'; expected vllm:<model>"),
         (["score", data, "--verifier", "hf:./nowhere"], "model folder ./nowhere: not there"),
         (["score", data, "--verifier", "vllm:./nowhere"], "model folder ./nowhere: not there"),
-        (["score", data], "a comparison needs a model: pass verifier="),
+        (["score", data], "weights need a model: pass verifier="),
         (["score", data, "--config", tmp_path / "none.yaml"], "none.yaml: cannot be read"),
         (["report", tmp_path], "traces.jsonl"),
         (["embedded-model", tmp_path], "not empty, and not a folder that this command made"),

@@ -25,12 +25,14 @@ CORE = (
         "engines.base",
         "prompts",
     ),
-    *("weighting.ahp", "graph.spaces", "graph.program", "graph.compiler", "graph.execution"),
+    *("weighting.ahp", "weighting.weights", "weighting.judgments", "weighting.designs", "weighting.written"),
+    *("graph.spaces", "graph.program", "graph.compiler", "graph.execution"),
 )
 CORE_PACKAGES = {"numpy", "regex", "yaml", "py3langid", "jinja2"}
 ONLY_ENGINES = {"vllm", "torch", "transformers", "openai", "httpx"}
 NOWHERE = {"trl", "datasets", "train", "accelerate", "peft"}
-ABOVE_CORE = {"reward", "cli", "store", "jsonl", "verifier", "metrics", "weighting.icw", "experiments"}
+ABOVE_CORE = {"reward", "cli", "store", "jsonl", "verifier", "metrics", "experiments", "folder_store", "weigh"}
+ABOVE_CORE |= {f"weighting.{name}" for name in ("asking", "questions", "icw", "rivals", "weigher")}
 
 
 def imports(path: Path) -> set[str]:

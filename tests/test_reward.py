@@ -317,7 +317,7 @@ def test_config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"alpha": 0.5}, "alpha"),
         ({"alpha": "3"}, "alpha"),
         ({"tau": "x"}, "tau"),
-        ({"store": 5}, "store is the path of a file"),
+        ({"store": 5}, "store is a path"),
         ({"traces": "."}, "traces .: is a folder"),
         ({"verifier": 3}, "an engine is a name"),
         ({"name": ""}, "name"),

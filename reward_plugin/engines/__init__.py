@@ -58,9 +58,10 @@ class _NoEngine:
     name = identity = "none"
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        asks = requests[0].meta["kind"]
-        way_out = "or set weighting='uniform'" if asks == "comparison" else "or give every criterion a check"
-        raise InvalidInput(f"a {asks} needs a model: pass verifier='vllm:<model>', {way_out}")
+        judges = requests[0].meta["kind"] == "verdict"
+        asks = "a verdict needs" if judges else "weights need"
+        way_out = "give every criterion a check" if judges else "set weighting='uniform' or 'given'"
+        raise InvalidInput(f"{asks} a model: pass verifier='vllm:<model>', or {way_out}")
 
     def close(self) -> None:
         pass

@@ -15,7 +15,8 @@ class Request:
     """One chat completion to ask for.
 
     `max_tokens` bounds the reply; `top_logprobs` > 0 also asks for that many most likely first tokens; `schema` is a JSON
-    schema that the reply follows. `meta` says what the request is for, to scripts and logs; it never reaches a model.
+    schema that the reply follows; `seed` lets a draw at a temperature over 0 be repeated. `meta` says what the request is
+    for, to scripts and logs; it never reaches a model.
     """
 
     messages: tuple[Message, ...]
@@ -23,6 +24,7 @@ class Request:
     temperature: float = 0.0
     top_logprobs: int = 0
     schema: Mapping[str, Any] | None = None
+    seed: int | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 

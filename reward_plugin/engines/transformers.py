@@ -1,6 +1,7 @@
 """Plain transformers, for platforms without vLLM: the same contract, slower (no prefix cache, no JSON schema)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from reward_plugin.engines.base import Reply, Request, Usage
@@ -40,10 +41,10 @@ class TransformersEngine:
                     messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
                 )
             )
-        order = sorted(range(len(requests)), key=lambda row: (requests[row].max_tokens, -len(texts[row])))
+        kinds = [(one.temperature, one.seed or 0, one.max_tokens) for one in requests]
+        order = sorted(range(len(requests)), key=lambda row: (kinds[row], -len(texts[row])))
         replies: list[Reply | None] = [None] * len(requests)
-        for start in range(0, len(order), _BATCH):
-            rows = order[start : start + _BATCH]
+        for rows in _batches(order, kinds):
             for row, reply in zip(
                 rows, _generate(model, tokenizer, [texts[r] for r in rows], [requests[r] for r in rows]), strict=True
             ):
@@ -77,6 +78,14 @@ class TransformersEngine:
         return _STARTED[self.model]
 
 
+def _batches(order: Sequence[int], kinds: Sequence[tuple[float, int, int]]) -> Iterator[list[int]]:
+    # Those of one batch are drawn together, so temperature and seed are one for all of them
+    for _, rows in groupby(order, key=lambda row: kinds[row][:2]):
+        alike = list(rows)
+        for start in range(0, len(alike), _BATCH):
+            yield alike[start : start + _BATCH]
+
+
 def _generate(model: Any, tokenizer: Any, texts: list[str], requests: list[Request]) -> list[Reply]:
     import torch
 
@@ -88,8 +97,10 @@ def _generate(model: Any, tokenizer: Any, texts: list[str], requests: list[Reque
         if len(requests) == 1:
             return [Reply(error="overlong")]
         return [reply for t, r in zip(texts, requests, strict=True) for reply in _generate(model, tokenizer, [t], [r])]
-    sampled = requests[0].temperature > 0
-    with torch.inference_mode():
+    sampled, seed = requests[0].temperature > 0, requests[0].seed
+    with torch.inference_mode(), torch.random.fork_rng(enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
         output = model.generate(
             **inputs,
             max_new_tokens=longest,

@@ -134,6 +134,7 @@ def _sampling(request: Request) -> Any:
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,
+        seed=request.seed,
         logprobs=request.top_logprobs or None,
         structured_outputs=structured,
     )

@@ -1,4 +1,4 @@
-"""Prompt files: one Jinja file a prompt, system and user part separated by a line `---`."""
+"""Prompt files: one Jinja file a prompt, system and user part separated by a line `---`; a shared head is included."""
 
 import hashlib
 import re
@@ -18,6 +18,7 @@ _SPECIAL = re.compile(
     re.IGNORECASE,
 )
 _FENCE = re.compile(r"`{3,}")
+_INCLUDE = re.compile(r'{% include "(\w+)" %}\n')
 
 
 @cache
@@ -29,11 +30,13 @@ def _parts(name: str) -> tuple[jinja2.Template, jinja2.Template]:
 
 @cache
 def _source(name: str) -> str:
-    return (files(__package__) / f"{name}.jinja").read_text(encoding="utf-8")
+    text = (files(__package__) / f"{name}.jinja").read_text(encoding="utf-8")
+    # Put in as text, so that the version of a prompt covers its head and the head may span both parts
+    return _INCLUDE.sub(lambda match: _source(match[1]), text)
 
 
 def version(name: str) -> str:
-    """Return a digest of a prompt file: a changed prompt is another key."""
+    """Return a digest of a prompt file with what it includes: a changed prompt is another key."""
     return hashlib.sha256(_source(name).encode()).hexdigest()[:16]
 
 

@@ -136,7 +136,8 @@ def inconsistency(matrix: ArrayLike, weights: ArrayLike) -> FloatArray:
     array = _validated(matrix)
     vector = np.asarray(weights, dtype=np.float64)
     error = array * vector[..., None, :] / vector[..., :, None]
-    return np.nan_to_num((error + 1.0 / error - 2.0) / array.shape[-1], nan=0.0)
+    parts: FloatArray = np.nan_to_num((error + 1.0 / error - 2.0) / array.shape[-1], nan=0.0)
+    return parts
 
 
 def _validated(matrix: ArrayLike) -> FloatArray:
@@ -156,9 +157,9 @@ def _validated(matrix: ArrayLike) -> FloatArray:
             f"{np.swapaxes(array, -1, -2)[place]}"
         )
     product = array * np.swapaxes(array, -1, -2)
-    error = np.abs(np.nan_to_num(product, nan=1.0) - 1.0)
-    if error.size and error.max() > _RECIPROCAL_TOLERANCE:
-        place, label = _first(error == error.max())
+    off = np.abs(np.nan_to_num(product, nan=1.0) - 1.0)
+    if off.size and off.max() > _RECIPROCAL_TOLERANCE:
+        place, label = _first(off == off.max())
         raise InvalidInput(
             f"{label}: the two orders are reciprocal; got {array[place]} and {np.swapaxes(array, -1, -2)[place]}, expected "
             f"{1 / array[place]:.4g} for the latter"
@@ -174,7 +175,8 @@ def _first(mask: NDArray[np.bool_]) -> tuple[tuple[int, ...], str]:
 
 def _lambda_max(stack: FloatArray, weights: FloatArray) -> FloatArray:
     products: FloatArray = (stack @ weights[:, :, None])[:, :, 0]
-    return (products / weights).mean(axis=1)
+    means: FloatArray = (products / weights).mean(axis=1)
+    return means
 
 
 def _principal_eigenvector(stack: FloatArray) -> FloatArray:
@@ -213,7 +215,8 @@ def _log_least_squares(stack: FloatArray) -> FloatArray:
     right = np.where(known, logs, 0.0).sum(axis=2)
     solution = np.linalg.solve(laplacian + 1.0 / count, right[:, :, None])[:, :, 0]
     weights: FloatArray = np.exp(solution - solution.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights
 
 
 def _parts(known: NDArray[np.bool_]) -> list[list[int]]:

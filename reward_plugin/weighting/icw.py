@@ -1,207 +1,272 @@
-"""Importance-aware criteria weighting: pairwise comparisons by a model, in both display orders, once per prompt.
+"""Importance-aware criteria weighting: pairwise comparisons by a model, checked for consistency and revised.
 
-arXiv 2610.19915, steps 1 to 4: compare, encode, weigh, check the consistency.
+arXiv 2610.19915. Siblings are compared with each other; in a rubric without sections that is all criteria.
 """
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from reward_plugin import prompts
-from reward_plugin.canonical import digest
-from reward_plugin.engines.base import Engine, Reply, Request, checked
+from reward_plugin.engines.base import Reply, Request, Usage
 from reward_plugin.errors import InvalidInput
 from reward_plugin.replies import Unusable, choice_probabilities, json_object
-from reward_plugin.rubric import Rubric
-from reward_plugin.store import Store
-from reward_plugin.verifier import ReplyMode, Tally
-from reward_plugin.weighting.ahp import comparison_matrix, priorities
+from reward_plugin.rubric import Group, Rubric
+from reward_plugin.verifier import ReplyMode
+from reward_plugin.weighting import questions
+from reward_plugin.weighting.ahp import RANDOM_INDEX, Priorities, inconsistency, priorities
+from reward_plugin.weighting.asking import Asking, Lost, add, ask, in_step
+from reward_plugin.weighting.designs import PairsMode, design
+from reward_plugin.weighting.judgments import Comparisons, Entries, Judgment, Pair, counts
+from reward_plugin.weighting.weights import multiply_down
 
-_JSON_TOKENS = 96
-_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "reason": {"type": "string", "maxLength": 200},
-        "winner": {"type": "string", "enum": ["1", "2", "neutral"]},
-    },
-    "required": ["reason", "winner"],
-    "additionalProperties": False,
-}
+Revision = Literal["targeted", "round"]
+
+MOST_FAILED = 0.1
+"""A prompt with a larger share of failed comparisons has no weights."""
+
+_LEAST_PART = 1e-9  # a pair that agrees with the weights, up to rounding
+_HALF = 0.5  # a targeted round reviews the pairs that make up this share of the inconsistency
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """The weights of one prompt's rubric by criterion id, summing to 1, and how they came about.
-
-    `consistency_ratio` and `lambda_max` are None where nothing was compared. `flagged` marks a ratio over tau. `record`
-    has the judgments and the counts behind them. `why` says why there are none; `weights` is then empty.
-    """
-
-    weights: Mapping[str, float]
-    consistency_ratio: float | None = None
-    lambda_max: float | None = None
-    flagged: bool = False
-    record: Mapping[str, Any] = field(default_factory=dict)
-    why: str | None = None
-
-
-@dataclass
 class Icw:
-    """Weights from comparisons by `engine`.
+    """How criteria are compared.
 
-    `alpha` >= 1 is the ratio that a preference stands for (1 gives uniform weights); `tau` the consistency ratio over
-    which a result is flagged; `reply` "json" asks for a reason and a winner, "token" reads the first token's
-    probabilities. Raises `InvalidInput` for an alpha under 1.
+    - `alpha` >= 1: the ratio that a preference stands for (1 gives equal weights).
+    - `tau` >= 0: the consistency ratio over which judgments are revised, and the result flagged if it stays there.
+    - `rounds`: most rounds of revision; 0 for none. `revision` "targeted" reviews the pairs that contradict the others
+      most, and takes each new judgment that strictly lowers the ratio; "round" reviews all pairs, and takes all new
+      judgments if together they do.
+    - `pairs`: "all" in both display orders, or a "sparse" design (`reward_plugin.weighting.designs`).
+    - `reply`: "json" asks for a reason and a winner, "token" reads the first token's probabilities.
+    - `entries`: "winner" takes alpha, 1 or 1/alpha for a pair; "confidence", with token replies only, a ratio between
+      them by the winner's probability.
+    - `random_index`: the table of `reward_plugin.weighting.ahp.RANDOM_INDEX` behind the ratio.
+
+    Raises `InvalidInput` for an argument out of its range.
     """
 
-    engine: Engine
-    store: Store
     alpha: float = 3.0
     tau: float = 0.1
+    rounds: int = 3
+    revision: Revision = "targeted"
+    pairs: PairsMode = "all"
     reply: ReplyMode = "token"
+    entries: Entries = "winner"
     random_index: str = "saaty1980"
-    tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
-        if not _is_number(self.alpha) or not 1 <= self.alpha < math.inf:
-            raise InvalidInput(f"alpha is the ratio that a preference stands for, 1 or more; got {self.alpha!r}")
-        if not _is_number(self.tau) or not self.tau >= 0:
+        if not _is_number(self.alpha) or not 1 <= self.alpha <= 1000:
+            raise InvalidInput(f"alpha is the ratio that a preference stands for, from 1 to 1000; got {self.alpha!r}")
+        if not _is_number(self.tau) or not 0 <= self.tau < math.inf:
             raise InvalidInput(
                 f"tau is the consistency ratio over which weights are flagged, 0 or more; got {self.tau!r}"
             )
+        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 0:
+            raise InvalidInput(f"rounds is the largest number of rounds of revision, 0 or more; got {self.rounds!r}")
+        if self.entries == "confidence" and self.reply != "token":
+            raise InvalidInput("entries='confidence' reads probabilities: set the reply to 'token'")
+        if self.random_index not in RANDOM_INDEX:
+            known = ", ".join(RANDOM_INDEX)
+            raise InvalidInput(f"random_index is the name of a table, one of {known}; got {self.random_index!r}")
 
-    def weigh(self, items: Sequence[tuple[str, Rubric]]) -> list[Weights]:
-        """Return the weights of each (prompt text, rubric): stored ones, or all missing comparisons in one batch."""
-        keys = [self.key(prompt, rubric) for prompt, rubric in items]
-        by_key = dict(zip(keys, items, strict=True))
-        failed: dict[str, str] = {}
+    @property
+    def name(self) -> str:
+        """What `weighting=` calls it."""
+        return "icw" if self.rounds else "icw-no-revision"
 
-        def compute(missing: list[str]) -> dict[str, object]:
-            return self._compute({key: by_key[key] for key in missing}, failed)
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything that the weights depend on beside the prompt, the rubric and the model."""
+        found: dict[str, Any] = {"alpha": self.alpha, "tau": self.tau, "pairs": self.pairs, "reply": self.reply}
+        found["entries"] = self.entries
+        found |= {"random_index": self.random_index, "comparison_prompt": prompts.version("comparison")}
+        if self.rounds:
+            found |= {"rounds": self.rounds, "revision": self.revision, "review_prompt": prompts.version("review")}
+        return found
 
-        found = self.store.fetch(keys, compute)
-        return [_weights(found.get(key), failed.get(key)) for key in keys]
+    def queries(self, rubric: Rubric) -> int:
+        """Return how many comparisons are asked before any revision."""
+        return sum(len(asked) for _, asked in self._designs(rubric))
 
-    def key(self, prompt: str, rubric: Rubric) -> str:
-        """Return the store's key: prompt, rubric, method with its parameters, model, and prompt file."""
-        method = {"name": "icw", "alpha": self.alpha, "tau": self.tau, "reply": self.reply, "ri": self.random_index}
-        return digest([prompt, rubric.digest, method, self.engine.identity, prompts.version("comparison")])
+    def compute(
+        self, items: Mapping[str, tuple[str, Rubric]], complete: questions.Complete
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Return the records of weights by key, and why others have none; all prompts are asked side by side."""
+        return in_step({key: self._weigh(*item) for key, item in items.items()}, complete)
 
-    def requests(self, prompt: str, rubric: Rubric) -> list[Request]:
-        """Return the K(K-1) comparisons of a rubric's K weighted criteria: every pair in both display orders."""
-        criteria = sorted(rubric.contributing, key=lambda one: one.id)
-        text = prompts.inert(prompt)
-        # Shown in id order, so that the question does not depend on the order of declaration
-        rubric_texts = [prompts.inert(one.text) for one in sorted(rubric.criteria, key=lambda one: one.id)]
-        built = []
-        for first, second in permutations(criteria, 2):
-            messages = prompts.render(
-                "comparison",
-                fence=prompts.fence(text),
-                prompt=text,
-                rubric=rubric_texts,
-                first=prompts.inert(first.text),
-                second=prompts.inert(second.text),
-                reply=self.reply,
-            )
-            meta = {"kind": "comparison", "first": first.id, "second": second.id, "prompt": prompt}
-            if self.reply == "json":
-                built.append(Request(messages, max_tokens=_JSON_TOKENS, schema=_SCHEMA, meta=meta))
-            else:
-                built.append(Request(messages, max_tokens=1, top_logprobs=20, meta=meta))
-        return built
+    def _weigh(self, prompt: str, rubric: Rubric) -> Asking[dict[str, Any]]:
+        questionnaire = questions.Questionnaire(prompt, rubric, self.reply)
+        compared: dict[str, Comparisons] = {}
+        asked: list[Pair] = []
+        for group, pairs in self._designs(rubric):
+            compared[group.id] = Comparisons.of(group)
+            asked += pairs
+        judgments, usage = yield from _judged([questionnaire.comparison(*pair) for pair in asked], self.reply)
+        failed = [one.failed for one in judgments if one.failed is not None]
+        if len(failed) > MOST_FAILED * len(judgments):
+            raise Lost(f"{len(failed)} of {len(judgments)} comparisons: {failed[0]}")
+        groups = {}
+        for one, known in compared.items():
+            known.add(judgment for judgment in judgments if judgment.first in known.ids)
+            groups[one] = _Siblings(known, self._priorities(known))
+        queries = len(asked)
+        for number in range(self.rounds):
+            chosen = {one: self._to_review(siblings) for one, siblings in groups.items()}
+            reviews = [
+                questionnaire.review(first, second, groups[one].known.judged[pair])
+                for one, pairs in chosen.items()
+                for pair in pairs
+                for first, second in (pair, pair[::-1])
+            ]
+            if not reviews:
+                break
+            revised, more = yield from _judged(reviews, self.reply)
+            usage, queries = add(usage, more), queries + len(reviews)
+            answers = iter(revised)
+            for one, pairs in chosen.items():
+                self._revise(groups[one], [(pair, (next(answers), next(answers))) for pair in pairs], number + 1)
+        return self._record(rubric, groups, queries, usage)
 
-    def _compute(self, items: Mapping[str, tuple[str, Rubric]], failed: dict[str, str]) -> dict[str, object]:
-        batches = {key: self.requests(*item) for key, item in items.items()}
-        requests = [request for batch in batches.values() for request in batch]
-        answers = iter(self._answers(requests))
-        computed: dict[str, object] = {}
-        for key, batch in batches.items():
-            judgments = [next(answers) for _ in batch]
-            unusable = [judgment["error"] for judgment in judgments if "error" in judgment]
-            if unusable:
-                failed[key] = f"{len(unusable)} of {len(batch)} comparisons: {unusable[0]}"
-            else:
-                computed[key] = self._record(items[key][1], judgments)
-        return computed
+    def _designs(self, rubric: Rubric) -> Iterator[tuple[Group, list[Pair]]]:
+        for group in rubric.groups:
+            known = Comparisons.of(group)
+            yield group, design(known.ids, list(known.given), self.pairs, f"{rubric.digest}/{group.id}")
 
-    def _answers(self, requests: list[Request]) -> list[dict[str, Any]]:
-        answers = [_answer(request, reply, self.reply) for request, reply in self._complete(requests)]
-        again = [i for i, one in enumerate(answers) if one.get("error") in ("malformed", "truncated")]
-        for i, (request, reply) in zip(again, self._complete([requests[i] for i in again]), strict=True):
-            answers[i] = _answer(request, reply, self.reply)
-        return answers
+    def _priorities(self, known: Comparisons) -> Priorities:
+        return priorities(known.matrix(self.alpha, self.entries), random_index=self.random_index)
 
-    def _complete(self, requests: list[Request]) -> list[tuple[Request, Reply]]:
-        if not requests:
+    def _to_review(self, siblings: "_Siblings") -> list[Pair]:
+        """Return the pairs to ask again, the least fitting first; those whose review was asked before are left out."""
+        known, result = siblings.known, siblings.result
+        if result.consistency_ratio <= self.tau:
             return []
-        start = time.perf_counter()
-        replies = checked(self.engine.complete(requests), requests, self.engine.name)
-        self.tally.add(replies, time.perf_counter() - start)
-        return list(zip(requests, replies, strict=True))
+        parts = inconsistency(known.matrix(self.alpha, self.entries), result.weights)
+        place = {one: position for position, one in enumerate(known.ids)}
+        by_part = sorted(known.judged, key=lambda pair: (-parts[place[pair[0]], place[pair[1]]], pair))
+        if self.revision == "round":
+            # The same question has the same answer: a round that was refused is not asked again
+            return [] if siblings.settled else by_part
+        open_parts = [(pair, float(parts[place[pair[0]], place[pair[1]]])) for pair in by_part]
+        open_parts = [(pair, part) for pair, part in open_parts if pair not in siblings.settled and part > _LEAST_PART]
+        total, covered, chosen = sum(part for _, part in open_parts), 0.0, []
+        for pair, part in open_parts:
+            if covered >= _HALF * total:
+                break
+            covered += part
+            chosen.append(pair)
+        return chosen
 
-    def _record(self, rubric: Rubric, judgments: list[dict[str, Any]]) -> dict[str, object]:
-        ids = sorted(criterion.id for criterion in rubric.contributing)
-        winners = {(one["first"], one["second"]): one["winner"] for one in judgments}
-        outcomes, flips = [], 0
-        for i, first in enumerate(ids):
-            for j in range(i + 1, len(ids)):
-                pair = {winners[first, ids[j]], winners[ids[j], first]}
-                flips += pair == {first, ids[j]}
-                if pair == {first}:
-                    outcomes.append((i, j, self.alpha))
-                elif pair == {ids[j]}:
-                    outcomes.append((j, i, self.alpha))
-        result = priorities(comparison_matrix(len(ids), outcomes), random_index=self.random_index)
-        pairs = len(ids) * (len(ids) - 1) // 2
+    def _revise(
+        self, siblings: "_Siblings", reviewed: Sequence[tuple[Pair, tuple[Judgment, ...]]], number: int
+    ) -> None:
+        # A review that failed leaves what was judged before
+        answered = [(pair, new) for pair, new in reviewed if all(judgment.failed is None for judgment in new)]
+        siblings.failed += len(reviewed) - len(answered)
+        steps = [[one] for one in answered] if self.revision == "targeted" else [answered]
+        siblings.settled |= {pair for pair, _ in reviewed} - {pair for pair, _ in answered}
+        for step in steps:
+            before = {pair: siblings.known.judged[pair] for pair, _ in step}
+            siblings.known.judged |= dict(step)
+            result = self._priorities(siblings.known)
+            lower = bool(result.consistency_ratio < siblings.result.consistency_ratio)
+            for pair, new in step:
+                siblings.revisions.append(
+                    {
+                        "round": number,
+                        "pair": list(pair),
+                        "before": [judgment.record() for judgment in before[pair]],
+                        "after": [judgment.record() for judgment in new],
+                        "consistency_ratio": float(result.consistency_ratio),
+                        "accepted": lower,
+                    }
+                )
+            if lower:
+                siblings.result = result
+            else:
+                siblings.known.judged |= before
+                siblings.settled |= set(before)
+
+    def _record(self, rubric: Rubric, groups: Mapping[str, "_Siblings"], queries: int, usage: Usage) -> dict[str, Any]:
+        worst = max(groups.values(), key=lambda one: float(one.result.consistency_ratio)).result
+        local = {
+            one: dict(zip(siblings.known.ids, siblings.result.weights.tolist(), strict=True))
+            for one, siblings in groups.items()
+        }
+        revisions = [revision for siblings in groups.values() for revision in siblings.revisions]
+        judged = [pair for siblings in groups.values() for pair in siblings.known.judged.values()]
         return {
-            "weights": dict(zip(ids, result.weights.tolist(), strict=True)),
-            "consistency_ratio": result.consistency_ratio,
-            "lambda_max": result.lambda_max,
-            "flagged": result.consistency_ratio > self.tau,
+            "weights": multiply_down(rubric, local),
+            "consistency_ratio": float(worst.consistency_ratio),
+            "lambda_max": float(worst.lambda_max),
+            "flagged": bool(worst.consistency_ratio > self.tau),
             "record": {
-                "judgments": judgments,
-                "queries": len(judgments),
-                "neutral_share": sum(one["winner"] is None for one in judgments) / max(1, len(judgments)),
-                "order_flip_rate": flips / max(1, pairs),
-                "model": self.engine.identity,
-                "prompt_version": prompts.version("comparison"),
-                "random_index": self.random_index,
-                "alpha": self.alpha,
-                "tau": self.tau,
+                "queries": queries,
+                "rounds": max((revision["round"] for revision in revisions), default=0),
+                "revised": sum(revision["accepted"] for revision in revisions),
+                "failed_reviews": sum(siblings.failed for siblings in groups.values()),
+                **counts(judged),
+                "prompt_tokens": usage.prompt_tokens,
+                "cached_tokens": usage.cached_tokens,
+                "generated_tokens": usage.generated_tokens,
+                "groups": [
+                    {
+                        "section": one,
+                        "weights": local[one],
+                        "consistency_ratio": float(siblings.result.consistency_ratio),
+                        "lambda_max": float(siblings.result.lambda_max),
+                        "ratios": [
+                            [*pair, ratio] for pair, ratio in siblings.known.outcomes(self.alpha, self.entries).items()
+                        ],
+                        "given": [list(pair) for pair in siblings.known.given],
+                    }
+                    for one, siblings in groups.items()
+                ],
+                "judgments": [judgment.record() for pair in judged for judgment in pair],
+                "revisions": revisions,
             },
         }
 
 
-def _answer(request: Request, reply: Reply, mode: ReplyMode) -> dict[str, Any]:
-    shown = {"1": request.meta["first"], "2": request.meta["second"]}
-    judgment: dict[str, Any] = {"first": shown["1"], "second": shown["2"]}
-    try:
-        if mode == "token":
-            chances = choice_probabilities(reply, ("1", "2", "="))
-            winner = max(chances, key=lambda choice: chances[choice])
-            return judgment | {"winner": shown.get(winner), "p": {c: round(p, 4) for c, p in chances.items()}}
-        answer = json_object(reply, {"reason": str, "winner": str})
-        if answer["winner"] not in ("1", "2", "neutral"):
-            raise Unusable("malformed")
-        return judgment | {"winner": shown.get(str(answer["winner"])), "reason": answer["reason"]}
-    except Unusable as error:
-        return judgment | {"error": str(error)}
+@dataclass(slots=True)
+class _Siblings:
+    """What is known about one set of siblings, and the pairs whose judgment no review would change any more."""
+
+    known: Comparisons
+    result: Priorities
+    settled: set[Pair] = field(default_factory=set)
+    revisions: list[dict[str, Any]] = field(default_factory=list)
+    failed: int = 0
 
 
-def _weights(stored: object, why: str | None) -> Weights:
-    if not isinstance(stored, dict):
-        return Weights({}, why=why or "weights_unavailable")
-    return Weights(
-        weights=stored["weights"],
-        consistency_ratio=float(stored["consistency_ratio"]),
-        lambda_max=float(stored["lambda_max"]),
-        flagged=bool(stored["flagged"]),
-        record=stored["record"],
-    )
+def _judged(requests: list[Request], mode: ReplyMode) -> Asking[tuple[list[Judgment], Usage]]:
+    if not requests:
+        return [], Usage()
+    answers = yield from ask(requests, partial(_judgment, mode))
+    usage = Usage()
+    judgments = []
+    for request, (answer, tokens) in zip(requests, answers, strict=True):
+        usage = add(usage, tokens)
+        if isinstance(answer, Unusable):
+            answer = Judgment(request.meta["first"], request.meta["second"], None, failed=str(answer))
+        judgments.append(answer)
+    return judgments, usage
+
+
+def _judgment(mode: ReplyMode, request: Request, reply: Reply) -> Judgment:
+    first, second = request.meta["first"], request.meta["second"]
+    shown = {"1": first, "2": second}
+    if mode == "token":
+        chances = choice_probabilities(reply, ("1", "2", "="))
+        winner = shown.get(max(chances, key=lambda choice: chances[choice]))
+        return Judgment(first, second, winner, p={choice: round(p, 4) for choice, p in chances.items()})
+    answer = json_object(reply, {"reason": str, "winner": str})
+    if answer["winner"] not in ("1", "2", "neutral"):
+        raise Unusable("malformed")
+    return Judgment(first, second, shown.get(str(answer["winner"])), reason=str(answer["reason"]))
 
 
 def _is_number(value: object) -> bool:
