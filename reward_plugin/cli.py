@@ -1,9 +1,9 @@
-"""The command line: `reward-plugin score | report | embedded-model`."""
+"""The command line: `reward-plugin score | weigh | report | embedded-model`."""
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +14,10 @@ from reward_plugin.errors import EngineError, InvalidInput
 from reward_plugin.messages import completion_text, prompt_text
 from reward_plugin.rubric import Rubric
 from reward_plugin.scores import Score
+from reward_plugin.weights_view import plain
+
+if TYPE_CHECKING:
+    from reward_plugin.reward import RubricReward
 
 app = typer.Typer(
     help="Rubric rewards for GRPO.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -39,15 +43,11 @@ def score(
         str | None, typer.Option(help="vllm:<model>, server:<model>, hf:<model> or http://host:port/v1.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML of RubricReward arguments.")] = None,
-    weighting: Annotated[str | None, typer.Option(help="icw, given or uniform.")] = None,
+    weighting: Annotated[str | None, typer.Option(help="icw, its rivals, given or uniform.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write one JSON line a completion here.")] = None,
 ) -> None:
     """Score completions against a rubric, with the reasons."""
-    from reward_plugin.reward import RubricReward
-
-    arguments = {"verifier": verifier, "weighting": weighting}
-    given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
-    reward = RubricReward.from_config(config, **given) if config is not None else RubricReward(**given)
+    reward = _reward(config, verifier=verifier, weighting=weighting)
     shared = None if rubric is None else Rubric.load(rubric)
     rows = _rows(data, shared)
     try:
@@ -57,11 +57,73 @@ def score(
     finally:
         reward.close()
     if out is not None:
-        _write(out, scores)
+        _write_text(out, "".join(json.dumps(score.trace) + "\n" for score in scores))
     _console.print(_table(scores))
     known = [one.value for one in scores if one.value is not None]
     mean = f"mean {sum(known) / len(known):.3f} over " if known else ""
     _console.print(f"{mean}{len(known)} of {len(scores)} completions scored")
+
+
+@app.command()
+def weigh(
+    data: Annotated[Path, typer.Argument(help="JSONL or Parquet with `prompt` and perhaps `rubric`.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The same rows with their weights: .parquet or .jsonl.")
+    ] = None,
+    rubric: Annotated[Path | None, typer.Option(help="YAML or JSON rubric for every row without its own.")] = None,
+    weigher: Annotated[
+        str | None, typer.Option(help="vllm:<model>, server:<model>, hf:<model> or http://host:port/v1.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML of RubricReward arguments: the run's own.")] = None,
+    weighting: Annotated[str | None, typer.Option(help="icw (default), or one of its rivals.")] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Show the weights of one row of a written file, by `id` or number; with -o FILE.svg also as a picture.",
+        ),
+    ] = None,
+) -> None:
+    """Compute the weights of every prompt ahead of a run; a pass that was killed goes on where it was."""
+    from reward_plugin import weigh as ahead
+
+    if explain is not None:
+        _explain(data, explain, rubric, config, out)
+        return
+    if out is None:
+        raise InvalidInput("weigh writes a file: name it with -o, like -o weighed.parquet (or ask for --explain ID)")
+    reward = _reward(config, weigher=weigher, weighting=weighting)
+    if reward.weigher is None:
+        raise InvalidInput(f"weighting {reward.weighting!r} needs no model, and so no weights ahead of a run")
+    rows = ahead.read_rows(data)
+    items = ahead.read_items(rows, None if rubric is None else Rubric.load(rubric), data)
+    if any(row.get(reward.weights_column) is not None for row in rows):
+        raise InvalidInput(
+            f"{data}: has weights in its column {reward.weights_column!r} already; drop it to weigh anew"
+        )
+    ahead.check_writable(out)
+    journal = out.with_name(out.name + ".journal")
+    try:
+        with _progress() as bar:
+            task = bar.add_task("comparing", total=None)
+            written, summary = ahead.weigh_rows(
+                rows, items, reward.weigher, journal, lambda done, total: bar.update(task, completed=done, total=total)
+            )
+    finally:
+        reward.close()
+    ahead.write_rows(out, [{**row, reward.weights_column: one} for row, one in zip(rows, written, strict=True)])
+    for path in (journal, ahead.verdict_journal(journal)):
+        path.unlink(missing_ok=True)
+    from reward_plugin.weights_view import summary_table
+
+    for part in summary_table(summary):
+        _console.print(part)
+    if summary.without:
+        _console.print(
+            f"wrote {out}; run it again for the prompts without weights: the others come from the store", markup=False
+        )
+        raise typer.Exit(1)
+    _console.print(f"wrote {out}", markup=False)
 
 
 @app.command()
@@ -78,6 +140,50 @@ def embedded_model(folder: Annotated[Path, typer.Argument(help="Where the model 
     from reward_plugin.engines.models import embedded_model as make
 
     _console.print(f"model folder {make(folder)}")
+
+
+def _reward(config: Path | None, **arguments: str | None) -> "RubricReward":
+    from reward_plugin.reward import RubricReward
+
+    given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+    return RubricReward.from_config(config, **given) if config is not None else RubricReward(**given)
+
+
+def _explain(data: Path, wanted: str, shared: Path | None, config: Path | None, out: Path | None) -> None:
+    from reward_plugin import weigh as ahead
+    from reward_plugin.weights_view import explanation, picture
+
+    column = _reward(config).weights_column
+    prompt, rubric, weights = ahead.find_weights(data, wanted, None if shared is None else Rubric.load(shared), column)
+    for part in explanation(prompt, rubric, weights, wanted):
+        _console.print(part, markup=False)
+    if out is not None:
+        _write_text(out, picture(prompt, rubric, weights))
+        _console.print(f"wrote {out}", markup=False)
+
+
+def _progress() -> Any:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from reward_plugin.weights_view import RateColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
 
 
 def _rows(data: Path, shared: Rubric | None) -> list[dict[str, Any]]:
@@ -99,12 +205,11 @@ def _rows(data: Path, shared: Rubric | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _write(out: Path, scores: list[Score]) -> None:
-    lines = "".join(json.dumps(score.trace) + "\n" for score in scores)
+def _write_text(out: Path, text: str) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(out.name + ".partial")
-        partial.write_text(lines, encoding="ascii")
+        partial.write_text(text, encoding="utf-8")
         partial.replace(out)
     except (OSError, ValueError) as error:  # a path without a name is a ValueError
         raise InvalidInput(f"{out}: cannot be written: {error}") from error
@@ -125,20 +230,13 @@ def _table(scores: list[Score]) -> Table:
             head = (str(number), value) if place == 0 else ("", "")
             text = criteria[one]["text"]
             short = text if len(text) <= _CRITERIA_SHOWN else text[: _CRITERIA_SHOWN - 1] + "…"
-            table.add_row(*head, _plain(short), carries, said, verdict.by, chance)
+            table.add_row(*head, plain(short), carries, said, verdict.by, chance)
     return table
 
 
 def _gate(gate: dict[str, float], criterion: str, bound: tuple[str, ...]) -> str:
     [(kind, limit)] = gate.items()
     return f"{kind} {limit:g}" + (" (binds)" if f"{kind}:{criterion}" in bound else "")
-
-
-def _plain(text: str) -> Any:
-    from rich.text import Text
-
-    # A criterion is data: [red] in it is not markup, and what cannot be encoded must not stop the table
-    return Text(text.encode("utf-8", "replace").decode("utf-8"))
 
 
 if __name__ == "__main__":

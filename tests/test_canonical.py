@@ -73,7 +73,7 @@ def test_digests_do_not_depend_on_the_hash_seed() -> None:
         "ids = ['a', 'b', 'é', 'd\\ud800']\n"
         "rubric = Rubric.parse([{'id': one, 'text': one * 3} for one in {*ids}] + [{'text': 'g', 'gate': 'veto'}])\n"
         "program = compile_rubric(rubric, {one: 1.0 for one in {*ids}})\n"
-        "key = Weigher(ScriptedEngine(lambda request: ''), Store(None)).key('p', rubric)\n"
+        "key = Weigher(ScriptedEngine(lambda request: ''), Store(None)).keys([('p', rubric)])[0]\n"
         "print(rubric.digest, program.digest, key, ascii([node.id for node in program.order]))\n"
     )
     printed = {

@@ -1,5 +1,6 @@
 """ICW: what is asked, what the answers become, what a revision may change, what is stored."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -146,7 +147,7 @@ def test_what_changes_the_weights_changes_the_key() -> None:
     engine = ScriptedEngine(by_rank)
 
     def key(prompt: str = "p", rubric: Rubric = RUBRIC, engine: ScriptedEngine = engine, **arguments: object) -> str:
-        return Weigher(engine, Store(None), Icw(**arguments)).key(prompt, rubric)  # type: ignore[arg-type]
+        return Weigher(engine, Store(None), Icw(**arguments)).keys([(prompt, rubric)])[0]  # type: ignore[arg-type]
 
     arguments: list[dict[str, object]] = [
         *({"alpha": 5}, {"tau": 0.2}, {"rounds": 0}, {"rounds": 2}, {"revision": "round"}),
@@ -269,7 +270,7 @@ def test_the_ratio_only_falls(ranks: list[int], random: object, revision: str, t
     assert sum(weights.weights.values()) == pytest.approx(1)
     assert all(weight > 0 for weight in weights.weights.values())
     if revision == "targeted":
-        assert all(one > other for one, other in zip(ratios, ratios[1:], strict=False))
+        assert all(one > other for one, other in itertools.pairwise(ratios))
         assert not ratios or weights.consistency_ratio == ratios[-1]
     assert weights.flagged == (weights.consistency_ratio > tau)  # type: ignore[operator]
     # The record has what the weights are made of

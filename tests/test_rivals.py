@@ -145,8 +145,7 @@ def test_whitened_weights_are_weights_for_any_verdicts(table: list[list[int]]) -
 def test_whitened_uniform_samples_and_judges() -> None:
     """Responses 0 to 15 meet `a` and its copy where even, `c` where divisible by 4 or 4 plus 1, and `trap` likewise."""
     rubric = Rubric.parse(
-        [{"id": "a", "text": "even"}, {"id": "b", "text": "even!"}, {"id": "c", "text": "low"}]
-        + [{"id": "v", "text": "V", "gate": "veto"}]
+        [{"id": "a", "text": "even"}, {"id": "b", "text": "even!"}, {"id": "c", "text": "low"}, {"id": "v", "text": "V", "gate": "veto"}]
     )  # fmt: skip
 
     def answer(request: Request) -> object:
@@ -182,4 +181,4 @@ def test_methods_have_keys_of_their_own() -> None:
     methods: list[Method] = [Direct(), SINGLE, SingleQuery(2.0, 0.1, "saaty1980"), WhitenedUniform(Verifier(engine))]
     methods.append(WhitenedUniform(Verifier(engine, reply="json")))
 
-    assert len({Weigher(engine, Store(None), method).key("p", RUBRIC) for method in methods}) == 5
+    assert len({Weigher(engine, Store(None), method).keys([("p", RUBRIC)])[0] for method in methods}) == 5

@@ -383,7 +383,7 @@ def test_unusable_comparisons_are_refused_by_name(comparisons: object, message: 
 @pytest.mark.parametrize("equal", [2, 1])
 def test_a_cycle_of_comparisons_is_refused(equal: float) -> None:
     cycle = [["a", "b", 2], ["b", "c", equal], ["c", "a", 3]]
-    with pytest.raises(InvalidRubric, match="they contradict each other: '.' over '.'"):
+    with pytest.raises(InvalidRubric, match=r"they contradict each other: '.' over '.'"):
         Rubric.parse({"criteria": [{"id": one, "text": one} for one in "abc"], "comparisons": cycle})
 
 

@@ -54,7 +54,8 @@ class Reply:
 class Engine(Protocol):
     """A model that answers a batch of requests.
 
-    `name` says how it was opened; `identity` changes when the model does, and is part of every stored key.
+    `name` says how it was opened; `identity` changes when the model does, and is part of every stored key. An engine may
+    also have `complete_each(requests, on_reply)`, which calls `on_reply(row, reply)` as each reply comes.
     """
 
     @property

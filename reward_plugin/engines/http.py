@@ -7,8 +7,8 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -79,6 +79,10 @@ class HttpEngine:
         `error` is "unreachable", "timeout", "rate_limited", "server_error", "bad_reply", "overlong" or "refused". Raises
         `EngineError` when a server does not know the key or the model.
         """
+        return self.complete_each(requests, lambda row, reply: None)
+
+    def complete_each(self, requests: Sequence[Request], on_reply: Callable[[int, Reply], None]) -> list[Reply]:
+        """Do as `complete`, and call `on_reply` with each row and its reply as soon as that is there."""
         if not requests:
             return []
         call = _Call(self._client(), time.monotonic() + self.deadline)
@@ -90,7 +94,13 @@ class HttpEngine:
             run = -(-len(requests) // len(self.urls))
             for row in sorted(range(len(requests)), key=lambda row: row % run):
                 futures[row] = pool.submit(self._one, call, requests[row], row // run)
-            wait(futures.values(), max(0.0, call.end - time.monotonic()), FIRST_EXCEPTION)
+            rows = {future: row for row, future in futures.items()}
+            for future in as_completed(rows, max(0.0, call.end - time.monotonic())):
+                if future.exception() is not None:
+                    break
+                on_reply(rows[future], future.result())
+        except TimeoutError:
+            pass
         except _Fault as fault:
             return [Reply(error=fault.word)] * len(requests)
         finally:
@@ -179,6 +189,8 @@ class HttpEngine:
         }
         if request.top_logprobs:
             body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+        if request.seed is not None:
+            body["seed"] = request.seed
         if request.schema is not None:
             schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}

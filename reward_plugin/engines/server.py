@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,17 @@ class ServerEngine:
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
         """Return one reply a request. Those that were lost because the server died are asked once more of a new one."""
+        return self.complete_each(requests, lambda row, reply: None)
+
+    def complete_each(self, requests: Sequence[Request], on_reply: Callable[[int, Reply], None]) -> list[Reply]:
+        """Do as `complete`, and call `on_reply` with each row and its reply as soon as that is there."""
         if not requests:
             return []
-        replies = self._server().complete(requests)
+        replies = self._server().complete_each(requests, on_reply)
         lost = [row for row, reply in enumerate(replies) if reply.error in _LOST]
         if lost and not self._healthy():
-            again = self._server().complete([requests[row] for row in lost])
+            asked = [requests[row] for row in lost]
+            again = self._server().complete_each(asked, lambda place, reply: on_reply(lost[place], reply))
             for row, reply in zip(lost, again, strict=True):
                 replies[row] = reply
         return replies

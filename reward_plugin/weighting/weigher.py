@@ -86,7 +86,7 @@ class Weigher:
 
         What could not be had has no weights and a reason, and is not stored.
         """
-        keys = [self.key(prompt, rubric) for prompt, rubric in items]
+        keys = self.keys(items)
         by_key = dict(zip(keys, items, strict=True))
         failed: dict[str, str] = {}
 
@@ -102,10 +102,11 @@ class Weigher:
             for key, (_, rubric) in zip(keys, items, strict=True)
         ]
 
-    def key(self, prompt: str, rubric: Rubric) -> str:
-        """Return the store's key: prompt, rubric, method with its parameters and prompt files, model."""
+    def keys(self, items: Sequence[tuple[str, Rubric]]) -> list[str]:
+        """Return the store's keys: of prompt, rubric, method with its parameters and prompt files, model."""
         method = {"name": self.method.name, **self.method.parameters}
-        return digest([prompt, rubric.digest, method, self.engine.identity])
+        identity = self.engine.identity  # read once: it may be the digest of a model's files
+        return [digest([prompt, rubric.digest, method, identity]) for prompt, rubric in items]
 
     def settled(self, rubric: Rubric, weights: Weights) -> Weights:
         """Return `weights`, or equal ones where these are too inconsistent to be kept."""

@@ -30,8 +30,8 @@ def write_weights(weights: Weights, rubric: Rubric, method: str) -> str | None:
     )
 
 
-def read_weights(value: object, rubric: Rubric, method: str, where: str) -> Weights:
-    """Return the weights that were written for `rubric` by `method`.
+def read_weights(value: object, rubric: Rubric, method: str | None, where: str) -> Weights:
+    """Return the weights that were written for `rubric` by `method`, None for any.
 
     Raises `InvalidInput`, naming `where`, for a value that is none, or one of another rubric or method: a wrong yardstick
     must not pass for the right one.
@@ -48,7 +48,7 @@ def read_weights(value: object, rubric: Rubric, method: str, where: str) -> Weig
         raise InvalidInput(f"{where}: unknown fields {', '.join(unknown)}; {again}")
     if found["rubric_digest"] != rubric.digest:
         raise InvalidInput(f"{where}: the weights are those of another rubric; {again}")
-    if found["method"] != method:
+    if method is not None and found["method"] != method:
         raise InvalidInput(
             f"{where}: the weights are by {found['method']!r}, the reward's weighting is {method!r}; {again}"
         )
