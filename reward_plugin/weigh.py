@@ -88,6 +88,8 @@ def weigh_rows(
     finally:
         for one in engines:
             one.close_journal()
+    if on_progress is not None:
+        on_progress(done, done)  # what was stored or went another way is not waited for
     summary.prompts = len(found)
     summary.weights = list(found.values())
     summary.without = Counter(one.why for one in found.values() if one.why is not None)
@@ -154,7 +156,11 @@ def write_rows(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             import pyarrow
 
             # One type a column: rubrics of different forms become text, which is read back as well
-            flat = [{**row, "rubric": _json_text(row["rubric"])} if "rubric" in row else dict(row) for row in rows]
+            names = dict.fromkeys(name for row in rows for name in row)  # pyarrow would take those of the first row
+            flat = [
+                {name: _json_text(row.get(name)) if name == "rubric" else row.get(name) for name in names}
+                for row in rows
+            ]
             _parquet().write_table(pyarrow.Table.from_pylist(flat), partial)
         else:
             partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="ascii")

@@ -1,5 +1,6 @@
 """Weights to look at: the summary of a pass, and one prompt's judgments, matrix and weights as a table and a picture."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 from rich.progress import ProgressColumn, Task
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from reward_plugin.experiments.charts import fit
@@ -16,8 +17,9 @@ from reward_plugin.weigh import Summary
 from reward_plugin.weighting.weights import Weights
 
 _LISTED = 10
-_BAR = 24  # columns of a full bar
+_BAR = 20  # columns of a full bar
 _TEXT = 48
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def summary_table(summary: Summary) -> Iterator[RenderableType]:
@@ -80,7 +82,9 @@ def explanation(prompt: str, rubric: Rubric, weights: Weights, label: str) -> It
     yield plain(f"{label}: {fit(prompt, 100)}")
     yield plain(_headline(weights))
     texts = _texts(rubric)
-    table = Table("criterion", "weight", "", "text", box=None, header_style="bold")
+    table = Table(
+        "criterion", "weight", Column("", no_wrap=True, min_width=_BAR), "text", box=None, header_style="bold"
+    )
     largest = max(weights.weights.values())
     for one, weight in sorted(weights.weights.items(), key=lambda item: (-item[1], item[0])):
         bar = "█" * max(1, round(_BAR * weight / largest))
@@ -166,7 +170,7 @@ def picture(prompt: str, rubric: Rubric, weights: Weights) -> str:
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
     alpha = float(weights.record.get("alpha", 3.0))
     text: str = template.render(prompt=fit(prompt, 90), headline=_headline(weights), groups=groups, alpha=alpha)
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
+    return _NOT_XML.sub("\ufffd", text)
 
 
 def _texts(rubric: Rubric) -> dict[str, str]:
@@ -185,7 +189,8 @@ class RateColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return the rate, or nothing while it is not known."""
-        return Text("" if task.speed is None else f"{task.speed:.3g}/s")
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.3g}/s")
 
 
 def _duration(seconds: float) -> str:
