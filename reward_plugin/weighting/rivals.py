@@ -178,7 +178,7 @@ def whitened(verdicts: ArrayLike) -> FloatArray:
     `InvalidInput` for fewer than two responses.
 
     >>> whitened([[0, 0, 0], [1, 1, 0], [0, 0, 1], [1, 1, 1]]).round(2).tolist()
-    [0.29, 0.29, 0.42]
+    [0.3, 0.3, 0.41]
     """
     table = np.asarray(verdicts, dtype=np.float64)
     if table.ndim != 2 or len(table) < 2:

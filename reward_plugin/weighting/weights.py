@@ -60,7 +60,7 @@ def multiply_down(rubric: Rubric, local: Mapping[str, Mapping[str, float]]) -> d
 
     members = {group.id: group.members for group in rubric.groups}
     descend(rubric.groups[0].id, 1.0)
-    return found
+    return {criterion.id: found[criterion.id] for criterion in rubric.contributing}
 
 
 def _declared(rubric: Rubric, share: Callable[[Criterion | Section], float]) -> dict[str, float]:
